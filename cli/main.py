@@ -1,0 +1,112 @@
+"""The command ``nightshift``: puts the command groups together, one file each, and nothing else."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cli.rooms import ForeignPackage, check_rooms
+
+if TYPE_CHECKING:
+    import typer
+
+
+def version() -> str:
+    from importlib import metadata
+
+    return metadata.version("nightshift-research")
+
+
+def build() -> typer.Typer:
+    """The whole application. Importing it must stay fast: heavy libraries are imported where they are used."""
+    import typer
+
+    from cli import data, db, doctor, eval, init, kernel, model, night, project, report, review, serve  # noqa: A004
+    from cli.common import say
+
+    app = typer.Typer(
+        name="nightshift",
+        help="At night the model works on its own successor; in the morning people decide.",
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+        epilog="Every command finds the lab by --lab DIR, NIGHTSHIFT_LAB, or the nearest folder with nightshift.toml.",
+    )
+
+    def show_version(wanted: bool) -> None:
+        if wanted:
+            say(f"nightshift {version()}")
+            raise typer.Exit
+
+    @app.callback()
+    def start(
+        lab: Annotated[Path | None, typer.Option("--lab", metavar="DIR", help="The lab to work in.")] = None,
+        show: Annotated[
+            bool, typer.Option("--version", callback=show_version, is_eager=True, help="Show the version.")
+        ] = False,
+    ) -> None:
+        """Taken from the command line by ``run`` before it gets here; declared for the help and for completion."""
+
+    app.command("init")(init.init)
+    app.command("doctor")(doctor.doctor)
+    app.command("night")(night.night)
+    app.command("serve")(serve.serve)
+    app.command("report")(report.report)
+    for name, module in {
+        "kernel": kernel,
+        "data": data,
+        "eval": eval,
+        "model": model,
+        "project": project,
+        "review": review,
+        "db": db,
+    }.items():
+        app.add_typer(module.app, name=name)
+    return app
+
+
+def take_lab(arguments: Sequence[str]) -> tuple[Path | None, list[str]]:
+    """``--lab DIR`` may stand anywhere before a ``--``: (its value, the other arguments)."""
+    rest, lab, words = [], None, iter(arguments)
+    for word in words:
+        if word == "--":
+            return lab, [*rest, word, *words]
+        if word == "--lab":
+            value = next(words, None)
+            if value is None:
+                return lab, [*rest, word]  # the parser says that its value is missing
+            lab = Path(value)
+        elif word.startswith("--lab="):
+            lab = Path(word.removeprefix("--lab="))
+        else:
+            rest.append(word)
+    return lab, rest
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command line; returns the exit code."""
+    try:
+        check_rooms()
+    except ForeignPackage as error:
+        sys.stderr.write(f"nightshift: {error.message}\n  remedy: {error.remedy}\n")
+        return 3
+    from cli import common
+
+    lab, rest = take_lab(arguments)
+    common.begin(lab, "--json" in rest)
+    try:
+        with common.handle_errors():
+            result = build()(args=rest, prog_name="nightshift", standalone_mode=False)
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    return result if isinstance(result, int) else 0
+
+
+def main() -> None:
+    sys.exit(run(sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    main()

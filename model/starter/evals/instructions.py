@@ -1,0 +1,72 @@
+"""Guard: plain instructions whose result can be checked: repeat, upper case, begin or end with a word, use two words."""
+
+from __future__ import annotations
+
+import random
+
+from model.items import Item, Score, user
+from model.scoring import mentions, normal
+
+TITLE = "Plain instructions"
+KIND = "instructions"
+MAX_NEW_TOKENS = 28
+
+_NOUNS = """apple river window garden pencil candle bridge mountain kitchen bottle ladder blanket basket lantern saddle
+hammer carpet mirror button pillow feather island tunnel valley meadow harbour castle market engine rocket""".split()
+_ADJECTIVES = "old green quiet heavy broken shiny narrow wooden golden empty tiny warm dusty bright round".split()
+_VERBS = "stood rested waited shone slept vanished appeared remained".split()
+_PLACES = "near the lake|behind the house|under the table|by the road|in the forest|beside the church".split("|")
+
+
+def _sentence(rng: random.Random) -> str:
+    return f"The {rng.choice(_ADJECTIVES)} {rng.choice(_NOUNS)} {rng.choice(_VERBS)} {rng.choice(_PLACES)}."
+
+
+def _one(rng: random.Random) -> Item:
+    kind = rng.choice(("repeat", "repeat-quoted", "upper", "sentence-with", "sentence-with-two", "list"))
+    if kind == "repeat":
+        gold = _sentence(rng)
+        text = f"Repeat this sentence exactly: {gold}"
+    elif kind == "repeat-quoted":
+        gold = _sentence(rng)
+        text = f'Copy the text between the quotation marks.\n"{gold}"'
+    elif kind == "upper":
+        word = f"{rng.choice(_ADJECTIVES)} {rng.choice(_NOUNS)}"
+        gold = word.upper()
+        text = f'Write "{word}" in capital letters.'
+    elif kind == "sentence-with":
+        word = rng.choice(_NOUNS)
+        gold = f"I saw a {word} near the old house yesterday."
+        text = f'Write one short sentence that contains the word "{word}" and the word "{rng.choice(_ADJECTIVES)}".'
+    elif kind == "sentence-with-two":
+        first, second = rng.sample(_NOUNS, 2)
+        gold = f"The {first} was placed close to the {second}."
+        text = f"Write a sentence about a {first} and a {second}."
+    else:
+        words = rng.sample(_NOUNS, 3)
+        gold = ", ".join(words)
+        text = f"Write these three words as a list separated by commas: {' '.join(words)}"
+    return Item(f"{kind} {normal(text)}", (user(text),), gold, f"instructions/{kind}", {"kind": kind})
+
+
+def items(seed: int, count: int) -> list[Item]:
+    rng = random.Random(seed)
+    drawn: dict[str, Item] = {}
+    while len(drawn) < count:
+        item = _one(rng)
+        drawn.setdefault(item.key, item)
+    return list(drawn.values())
+
+
+def score(item: Item, reply: str) -> Score:
+    kind, question = item.meta["kind"], item.messages[-1].text
+    if kind in ("repeat", "repeat-quoted"):
+        right = mentions(reply, item.gold)
+    elif kind == "upper":
+        right = f" {item.gold} " in f" {' '.join(reply.replace(chr(34), ' ').replace('.', ' ').split())} "
+    elif kind == "list":
+        right = mentions(reply, item.gold) and "," in reply
+    else:
+        wanted = [word for word in _NOUNS if mentions(question, word)]
+        right = all(mentions(reply, word) or mentions(reply, f"{word}s") for word in wanted) and len(reply.split()) >= 5
+    return Score(right, float(right))
