@@ -39,8 +39,7 @@ PLAIN_PROGRESS_EVERY_S = 10.0
 
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-LabOption = Annotated[Path | None, typer.Option("--lab", metavar="DIR", help="The lab.", envvar="NIGHTSHIFT_LAB")]
-lab_option = LabOption
+LabOption = Annotated[Path | None, typer.Option("--lab", metavar="DIR", help="The lab to work in.")]
 
 
 @dataclass
@@ -64,7 +63,7 @@ def open_lab(lab: Path | None = None, profile: str = "default") -> Lab:
     """The lab of ``--lab``, ``NIGHTSHIFT_LAB`` or the nearest parent folder; UserError if there is none."""
     from workspace.lab import Lab
 
-    return Lab.find(lab or _run.lab, profile)
+    return Lab.find(_run.lab or lab, profile)
 
 
 def lab_dir() -> Path | None:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
+
+import typer
 
 from cli.rooms import ForeignPackage, check_rooms
-
-if TYPE_CHECKING:
-    import typer
 
 
 def version() -> str:
@@ -19,13 +18,14 @@ def version() -> str:
     return metadata.version("nightshift-research")
 
 
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"nightshift {version()}")
+        raise typer.Exit
+
+
 def build() -> typer.Typer:
     """The whole application. Importing it must stay fast: heavy libraries are imported where they are used."""
-    import typer
-
-    from cli import data, db, doctor, eval, init, kernel, model, night, project, report, review, serve  # noqa: A004
-    from cli.common import say
-
     app = typer.Typer(
         name="nightshift",
         help="At night the model works on its own successor; in the morning people decide.",
@@ -35,36 +35,33 @@ def build() -> typer.Typer:
         epilog="Every command finds the lab by --lab DIR, NIGHTSHIFT_LAB, or the nearest folder with nightshift.toml.",
     )
 
-    def show_version(wanted: bool) -> None:
-        if wanted:
-            say(f"nightshift {version()}")
-            raise typer.Exit
-
     @app.callback()
     def start(
         lab: Annotated[Path | None, typer.Option("--lab", metavar="DIR", help="The lab to work in.")] = None,
         show: Annotated[
-            bool, typer.Option("--version", callback=show_version, is_eager=True, help="Show the version.")
+            bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
         ] = False,
     ) -> None:
         """Taken from the command line by ``run`` before it gets here; declared for the help and for completion."""
 
-    app.command("init")(init.init)
-    app.command("doctor")(doctor.doctor)
-    app.command("night")(night.night)
-    app.command("serve")(serve.serve)
-    app.command("report")(report.report)
-    for name, module in {
-        "kernel": kernel,
-        "data": data,
-        "eval": eval,
-        "model": model,
-        "project": project,
-        "review": review,
-        "db": db,
-    }.items():
-        app.add_typer(module.app, name=name)
+    _assemble(app)
     return app
+
+
+def _assemble(app: typer.Typer) -> None:
+    import importlib
+
+    for name in ("init", "doctor", "night", "serve", "report", "kernel", "data", "eval", "model", "project", "review", "db"):
+        try:
+            module = importlib.import_module(f"cli.{name}")
+        except ModuleNotFoundError as error:
+            if error.name != f"cli.{name}":
+                raise
+            continue
+        if hasattr(module, "app"):
+            app.add_typer(module.app, name=name)
+        else:
+            app.command(name)(getattr(module, name))
 
 
 def take_lab(arguments: Sequence[str]) -> tuple[Path | None, list[str]]:
@@ -95,12 +92,16 @@ def run(arguments: Sequence[str]) -> int:
     from cli import common
 
     lab, rest = take_lab(arguments)
-    common.begin(lab, "--json" in rest)
+    common.begin(lab, as_json="--json" in rest)
     try:
         with common.handle_errors():
             result = build()(args=rest, prog_name="nightshift", standalone_mode=False)
+            if result == common.INTERRUPTED:  # Typer's word for Ctrl-C
+                raise KeyboardInterrupt
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
+    finally:
+        common.begin(None, as_json=False)
     return result if isinstance(result, int) else 0
 
 

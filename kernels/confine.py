@@ -130,7 +130,7 @@ def _program(machine: str, pid: int, allow_exec: bool) -> bytes:
     # calls that are judged by their first argument (low word, little endian): a pid, or a signal number
     for number, value, refuse_equal in [
         *((numbers[column], pid, False) for numbers in _TO_OTHERS.values() if not allow_exec),
-        *((numbers[column], signal.SIGSYS.value, True) for numbers in _SIGACTION.values()),
+        *((numbers[column], signal.SIGSYS.value, True) for numbers in _SIGACTION.values() if not allow_exec),
     ]:
         hit = [(give, 0, 0, KILL), (give, 0, 0, ALLOW)] if refuse_equal else [(give, 0, 0, ALLOW), (give, 0, 0, KILL)]
         code += [(equal, 0, 4, number), (load, 0, 0, 16), (equal, 0, 1, value), *hit]

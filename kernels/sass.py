@@ -74,7 +74,7 @@ class Instruction:
 
 @dataclass
 class Segment:
-    """What one stretch of code issues per thread, and its cycles for one warp with DRAM or L2 latency on global loads."""
+    """What a stretch of code issues per thread; cycles of one warp with DRAM or L2 latency on global loads."""
 
     instructions: int = 0
     pipes: dict[str, int] = field(default_factory=dict)
@@ -106,7 +106,7 @@ class SassSummary:
 
 def parse(text: str) -> list[Instruction]:
     """The instructions of the first function in ``text``, without padding and the trap loop at the end."""
-    instructions = []
+    instructions: list[Instruction] = []
     for match in _LINE.finditer(text):
         address, guard, name, operands = match.groups()
         opcode, *modifiers = name.split(".")

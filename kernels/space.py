@@ -1,8 +1,8 @@
 """The typed space of schedules of a kernel task, and the table of schedules inside a candidate's source.
 
 A *schedule* is one choice for every field (tile, warps, stages, loop form). A kernel's source holds one module-level
-literal ``SCHEDULES = {(target, size): {field: value, ..., "source": label}, ...}``, one cell per line. A *move* replaces
-one cell; ``render`` does that on the bytes of the source, so that the patch is one line and nothing else.
+literal ``SCHEDULES = {(target, size): {field: value, ..., "source": label}, ...}``, one cell per line. A *move*
+replaces one cell; ``render`` does that on the bytes of the source, so that the patch is one line and nothing else.
 
 Not covered: whether a schedule is right or fast. The judge says the first, ``kernels.cost`` predicts the second.
 """

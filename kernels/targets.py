@@ -116,8 +116,8 @@ TARGETS: dict[str, Target] = {
         launch_us=2.0,
         sources=(
             "NVIDIA H100 Tensor Core GPU data sheet (SXM): 3.35 TB/s, 67 TFLOP/s fp32",
-            "NVIDIA H100 Tensor Core GPU Architecture white paper: 132 SMs, 50 MB L2, 256 KB L1 and shared memory an SM "
-            "of which 228 KB shared; boost clock from fp32 rate = 132 SMs x 128 lanes x 2 x 1.98 GHz",
+            "NVIDIA H100 Tensor Core GPU Architecture white paper: 132 SMs, 50 MB L2, 256 KB L1 and shared memory an "
+            "SM of which 228 KB shared; boost clock from fp32 rate = 132 SMs x 128 lanes x 2 x 1.98 GHz",
             "assumed: L2 read 5,120 bytes a cycle as on A100 (not published for H100)",
             _PROGRAMMING_GUIDE,
             "NVIDIA Hopper Tuning Guide: 1 KB of shared memory reserved per block",

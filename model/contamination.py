@@ -1,12 +1,12 @@
 """Is a training row the same question as an eval item? Normal forms, and n-gram overlap for free text.
 
 A normal form makes equal what asks the same: ``45 + 23`` and ``23+45`` (operands of commutative operations sorted),
-``Solve 2*x + 1 = 5`` for any letter, any case and spacing.  Keys of arithmetic are the expression itself, whatever family
+``2*x + 1 = 5`` for any letter, any case and spacing.  Keys of arithmetic are the expression itself, whatever family
 asked for it, so that one family's items are found in another's rows and inside replies.
 
-Free text is also compared by its 8-word n-grams (a shorter question by the whole of it).  N-grams that many items of one
-eval share are its wording, not its content, and do not count.  Rows of generated families are compared by key and text
-alone: their wording is shared by construction.
+Free text is also compared by its 8-word n-grams (a shorter question by the whole of it).  N-grams that several items of
+one eval share are its wording, not its content, and do not count.  Rows of generated families are compared by key and
+text alone: their wording is shared by construction.
 
 Not covered: paraphrases in other words and translations.
 """
@@ -155,7 +155,7 @@ def _plain(side: str) -> str:
 
 
 def _canonical(node: ast.expr, names: dict[str, str]) -> str:
-    if isinstance(node, ast.Constant) and type(node.value) in {int, float}:
+    if isinstance(node, ast.Constant) and isinstance(node.value, int | float) and not isinstance(node.value, bool):
         return _number(node.value)
     if isinstance(node, ast.Name) and len(node.id) == 1:
         return names.setdefault(node.id, f"x{len(names)}" if names else "x")

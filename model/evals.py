@@ -1,7 +1,7 @@
 """Loading, proving and running evals.
 
-``evals/NAME.py`` files in a lab were committed by a person and are imported in process.  A file that somebody hands in is
-not: it goes through ``model.foreign_eval`` and a sandbox, and has the same face afterwards.
+``evals/NAME.py`` files in a lab were committed by a person and are imported in process.  A file that somebody hands in
+is not: it goes through ``model.foreign_eval`` and a sandbox, and has the same face afterwards.
 
 An eval may also define ``CHANCE: float``, the accuracy of guessing.  Whatever it says, no guess is assumed to be worse
 than always giving the most frequent gold answer.
@@ -70,7 +70,7 @@ class ScoresMany(Protocol):
     def score_many(self, items: Sequence[Item], replies: Sequence[str]) -> list[Score]: ...
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class FileEval:
     """An eval file that was imported in process."""
 
@@ -143,11 +143,12 @@ def load_evals(directory: Path) -> dict[str, Eval]:
 def load_eval(path: Path) -> FileEval:
     """Import one eval file that a person committed."""
     spec = importlib.util.spec_from_file_location(f"nightshift_eval_{path.stem}", path)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-    except Exception as error:  # noqa: BLE001  whatever a file of somebody's raises belongs to that file
+    except Exception as error:
         raise UserError(f"cannot be imported: {type(error).__name__}: {error}", field=str(path)) from error
     check_fields(path.name, {name: getattr(module, name, None) for name in (*FIELDS, "CHANCE")})
     for name in ("items", "score"):
@@ -178,8 +179,8 @@ def check_fields(where: str, found: dict[str, Any]) -> None:
 def validate_eval(subject: Eval, seed: int = 1, count: int = _PROOF_ITEMS) -> None:
     """Prove an eval before it may judge anyone.
 
-    Gold answers score strict, empty and garbage replies do not, another item's gold is not right for everything, keys are
-    unique, and a seed gives the same items again.  Raises UserError naming the eval and the field.
+    Gold answers score strict, empty and meaningless replies do not, keys are unique, and a seed gives the same items
+    again.  Raises UserError naming the eval and the field.
     """
     where = f"eval {subject.name}"
     items = subject.items(seed, count)
@@ -193,9 +194,9 @@ def validate_eval(subject: Eval, seed: int = 1, count: int = _PROOF_ITEMS) -> No
     if any(not item.messages or item.messages[-1].role != "user" for item in items):
         raise UserError("gives an item that does not end with a user's message", field=f"{where} items")
     _check_scores(where, items, score_many(subject, items, [item.gold for item in items]), right=True)
-    for garbage in _GARBAGE:
-        wrong = [item for item in items if item.gold.strip().lower() != garbage.strip().lower()]
-        _check_scores(where, wrong, score_many(subject, wrong, [garbage] * len(wrong)), right=False)
+    pairs = [(item, text) for text in _GARBAGE for item in items if item.gold.strip().lower() != text.strip().lower()]
+    wrong = [item for item, _ in pairs]
+    _check_scores(where, wrong, score_many(subject, wrong, [text for _, text in pairs]), right=False)
 
 
 def _check_scores(where: str, items: Sequence[Item], scores: Sequence[Score], *, right: bool) -> None:

@@ -181,7 +181,7 @@ class LanguageModel:
     def _next_logits(self, ids_BT: torch.Tensor, mask_BT: torch.Tensor, position_ids: torch.Tensor, cache: Any) -> Any:
         """Logits [B, V] after the last position; only that position meets the (large) output matrix."""
         hidden_BTD = self.model.base_model(
-            input_ids=ids_BT, attention_mask=mask_BT, position_ids=position_ids, past_key_values=cache, use_cache=True
+            input_ids=ids_BT, attention_mask=mask_BT, position_ids=position_ids, cache=cache, use_cache=True
         ).last_hidden_state
         return _project(hidden_BTD[:, -1], self.model.get_output_embeddings())
 

@@ -1,25 +1,26 @@
 """JSON replies under a grammar, and the likelihood of given JSON values: how a small model fills in a form.
 
-``propose_json`` decodes with xgrammar: at every step only tokens that the schema allows can be drawn, text that the schema
+``propose_json`` decodes with xgrammar: at every step only tokens that the schema allows can be drawn, text that it
 forces (keys, quotes) is appended without asking the model, and rows with the same conversation share one prefill.
 ``score_json`` asks instead how likely each of a finite list of values is: the values form a tree of tokens, whose inner
 nodes go through the model once, in one pass with a tree-shaped attention mask.
 
-A schema must be bounded (enums, ranges, ``maxLength``, ``maxItems``), so that a model that never stops talking still ends.
+A schema must be bounded (enums, ranges, ``maxLength``, ``maxItems``), so that a model that never stops still ends.
 
-Shape suffixes: B rows, T positions, V vocabulary, N tree nodes.
+Shape suffixes: B rows, T positions, D hidden width, N tree nodes.
 Not covered: ``$ref``, free floating-point numbers, optional order of keys, cancelling a batch that is under way.
 """
 
 from __future__ import annotations
 
+import inspect
 import json
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-import jsonschema
+import jsonschema  # type: ignore[import-untyped]
 import numpy as np
 import torch
 
@@ -28,6 +29,7 @@ from model.language_model import LanguageModel
 
 MAX_ATTEMPTS = 3  # a reply that was cut is drawn again with another seed, this often in all
 MAX_ROWS = 64  # rows decoded together
+FEW_TOKENS = 4096  # with so few allowed tokens, only their rows of the output matrix are used
 _ESCAPED_BYTES = 12  # the longest JSON spelling of one character: a surrogate pair of \uXXXX
 
 Failure = Literal["", "cut", "invalid"]
@@ -78,8 +80,7 @@ def longest_json_bytes(schema: Mapping[str, Any], path: str = "$") -> int:
     if kind == "object" and schema.get("additionalProperties") is False:
         properties = schema.get("properties", {}).items()
         return 2 + sum(
-            4 + len(json.dumps(name).encode()) + longest_json_bytes(part, f"{path}.{name}")
-            for name, part in properties
+            4 + len(json.dumps(name).encode()) + longest_json_bytes(part, f"{path}.{name}") for name, part in properties
         )
     raise ValueError(
         f"schema part {path} has no bound: use enum, const, integer with minimum and maximum, string with maxLength, "
@@ -99,7 +100,7 @@ def propose_json(
     """One JSON object per conversation, in their order, each valid against ``schema`` or a named failure.
 
     Greedy at ``temperature`` 0. ``max_new_tokens`` None means the schema's own bound, within which every reply ends;
-    replies cut by a smaller one are drawn again, ``MAX_ATTEMPTS`` times in all (once when greedy: it would be cut again).
+    replies cut by a smaller one are drawn again, ``MAX_ATTEMPTS`` times in all (once when greedy).
     Raises ValueError for an unbounded or invalid schema.
     """
     bound = longest_json_bytes(schema) + 1
@@ -181,26 +182,30 @@ def _compile(model: LanguageModel, schema: Mapping[str, Any]) -> Any:
 
 
 def _prefill(model: LanguageModel, rows: Sequence[_Row]) -> tuple[torch.Tensor, torch.Tensor, Any]:
-    """Last logits (B, V), attention mask (B, T) and cache of all rows; equal prompts are computed once."""
+    """Last hidden state (B, D), attention mask (B, T) and cache of all rows; equal prompts are computed once."""
     from transformers import DynamicCache
 
     distinct = sorted({row.prompt for row in rows})
-    width = max(map(len, distinct))
-    ids_BT = torch.zeros(len(distinct), width, dtype=torch.long)
-    mask_BT = torch.zeros(len(distinct), width, dtype=torch.long)
-    for place, prompt in enumerate(distinct):
-        ids_BT[place, width - len(prompt) :] = torch.tensor(prompt)
-        mask_BT[place, width - len(prompt) :] = 1
+    ids_BT, mask_BT = _pad_left(distinct)
     device = model.model.device
     ids_BT, mask_BT = ids_BT.to(device), mask_BT.to(device)
     cache = DynamicCache(config=model.model.config)
-    logits_BV = model.model(
-        input_ids=ids_BT, attention_mask=mask_BT, position_ids=(mask_BT.cumsum(1) - 1).clamp(min=0),
-        past_key_values=cache, use_cache=True, logits_to_keep=1,
-    ).logits[:, -1]  # fmt: skip
+    hidden_BD = _forward(model, ids_BT, mask_BT, cache)
     place_B = torch.tensor([distinct.index(row.prompt) for row in rows], device=device)
     cache.batch_select_indices(place_B)
-    return logits_BV[place_B], mask_BT[place_B], cache
+    return hidden_BD[place_B], mask_BT[place_B], cache
+
+
+def _forward(model: LanguageModel, ids_BT: torch.Tensor, mask_BT: torch.Tensor, cache: Any) -> torch.Tensor:
+    """Hidden state (B, D) after the last of the new positions; ``mask_BT`` also covers what is in the cache."""
+    base = model.model.base_model
+    # the argument's name changed within transformers 5
+    keyword = "cache" if "cache" in inspect.signature(type(base).forward).parameters else "past_key_values"
+    position_BT = (mask_BT.cumsum(1) - 1)[:, -ids_BT.shape[1] :].clamp(min=0)
+    hidden_BTD = base(
+        input_ids=ids_BT, attention_mask=mask_BT, position_ids=position_BT, use_cache=True, **{keyword: cache}
+    ).last_hidden_state
+    return hidden_BTD[:, -1]  # type: ignore[no-any-return]
 
 
 @torch.inference_mode()
@@ -210,17 +215,15 @@ def _decode(model: LanguageModel, grammar: Any, rows: Sequence[_Row], budget: in
 
     matchers = {row.index: xgrammar.GrammarMatcher(grammar) for row in rows}
     alive = list(rows)
-    vocabulary = model.model.config.vocab_size
-    logits_BV, mask_BT, cache = _prefill(model, rows)
-    device = mask_BT.device
+    bitmask = xgrammar.allocate_token_bitmask(len(alive), model.model.config.vocab_size)
+    hidden_BD, mask_BT, cache = _prefill(model, rows)
     while True:
-        bitmask = xgrammar.allocate_token_bitmask(len(alive), vocabulary)
         chunks: list[list[int]] = []
         keep: list[int] = []
         for place, row in enumerate(alive):
             matcher = matchers[row.index]
             matcher.fill_next_token_bitmask(bitmask, place)
-            token = _draw(logits_BV[place], bitmask[place], temperature, row.generator)
+            token = _draw(model, hidden_BD[place], bitmask[place], temperature, row.generator)
             chunk = _advance(matcher, token, budget - len(row.out))
             row.out += chunk
             row.complete = matcher.is_completed()  # an object is over at its brace: the end token need not be asked for
@@ -230,32 +233,50 @@ def _decode(model: LanguageModel, grammar: Any, rows: Sequence[_Row], budget: in
         if not keep:
             return
         if len(keep) < len(alive):
-            kept = torch.tensor(keep, device=device)
+            kept = torch.tensor(keep, device=mask_BT.device)
             cache.batch_select_indices(kept)
             mask_BT = mask_BT[kept]
             alive = [alive[place] for place in keep]
-        width = max(map(len, chunks))  # chunks differ in length: padded on the left, and the padding is never attended to
-        ids_BT = torch.zeros(len(alive), width, dtype=torch.long)
-        new_BT = torch.zeros(len(alive), width, dtype=torch.long)
-        for place, chunk in enumerate(chunks):
-            ids_BT[place, width - len(chunk) :] = torch.tensor(chunk)
-            new_BT[place, width - len(chunk) :] = 1
-        mask_BT = torch.cat([mask_BT, new_BT.to(device)], 1)
-        logits_BV = model.model(
-            input_ids=ids_BT.to(device), attention_mask=mask_BT,
-            position_ids=(mask_BT.cumsum(1) - 1)[:, -width:].clamp(min=0),
-            past_key_values=cache, use_cache=True, logits_to_keep=1,
-        ).logits[:, -1]  # fmt: skip
+        ids_BT, new_BT = _pad_left(chunks)
+        mask_BT = torch.cat([mask_BT, new_BT.to(mask_BT.device)], 1)
+        hidden_BD = _forward(model, ids_BT.to(mask_BT.device), mask_BT, cache)
+
+
+def _pad_left(chunks: Sequence[Sequence[int]]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Token ids (B, T) and their mask; padding is never attended to, so chunks of any lengths go together."""
+    width = max(map(len, chunks))
+    ids_BT = torch.zeros(len(chunks), width, dtype=torch.long)
+    mask_BT = torch.zeros(len(chunks), width, dtype=torch.long)
+    for place, chunk in enumerate(chunks):
+        ids_BT[place, width - len(chunk) :] = torch.tensor(chunk)
+        mask_BT[place, width - len(chunk) :] = 1
+    return ids_BT, mask_BT
+
+
+def _logits(model: LanguageModel, hidden_D: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+    """Logits of ``tokens`` alone, fp64 on the CPU, in their order."""
+    head = model.model.get_output_embeddings()
+    tokens = tokens.to(hidden_D.device)
+    if len(tokens) > FEW_TOKENS:
+        return head(hidden_D)[tokens].double().cpu()  # type: ignore[no-any-return]
+    bias = None if head.bias is None else head.bias[tokens]
+    return torch.nn.functional.linear(hidden_D, head.weight[tokens], bias).double().cpu()
 
 
 def _draw(
-    logits_V: torch.Tensor, bitmask: torch.Tensor, temperature: float, generator: np.random.Generator
+    model: LanguageModel,
+    hidden_D: torch.Tensor,
+    bitmask: torch.Tensor,
+    temperature: float,
+    generator: np.random.Generator,
 ) -> int:
     """One token among those whose bit is set: bit v % 32 of word v // 32."""
+    uniform = float(generator.random())  # drawn even where one token is left, so that later draws do not shift
     bits = (bitmask[:, None] >> torch.arange(32, dtype=torch.int32)) & 1
-    allowed = bits.reshape(-1)[: len(logits_V)].nonzero().squeeze(-1)
-    logits = logits_V[allowed.to(logits_V.device)].double().cpu()
-    uniform = float(generator.random())  # drawn even where one token is left, so that a path's draws do not shift
+    allowed = bits.reshape(-1)[: model.model.config.vocab_size].nonzero().squeeze(-1)
+    if len(allowed) == 1:
+        return int(allowed[0])
+    logits = _logits(model, hidden_D, allowed)
     if temperature == 0:
         return int(allowed[logits.argmax()])
     cumulative = torch.softmax(logits / temperature, -1).cumsum(-1)
@@ -354,13 +375,11 @@ def _tree_log_probabilities(model: LanguageModel, prompt: Sequence[int], tree: _
         ),
         use_cache=False,
     ).last_hidden_state[0]
-    head = model.model.get_output_embeddings()
     at_fork = [place[fork] if fork else len(prompt) - 1 for fork in forks]
     step_N = [0.0] * len(tree.token)
     for fork, position in zip(forks, at_fork, strict=True):
-        logits_V = head(hidden[position]).double().cpu()
         tokens = list(tree.children[fork])
-        restricted = torch.log_softmax(logits_V[tokens], -1).tolist()
+        restricted = torch.log_softmax(_logits(model, hidden[position], torch.tensor(tokens)), -1).tolist()
         for token, log_probability in zip(tokens, restricted, strict=True):
             step_N[tree.children[fork][token]] = log_probability
     for node in range(1, len(tree.token)):  # a parent's number is always smaller

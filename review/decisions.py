@@ -113,12 +113,12 @@ def _with_next_step(decision: Decision, proposal: tables.Proposal | None) -> Dec
         "rejected": "A reviewer rejected it; the parent stays.",
         "superseded": "Superseded by another proposal; the parent stays.",
     }
+    if decision.verdict != "promote" and proposal.status == "awaiting_review":
+        steps["awaiting_review"] = f"The parent stays. The evidence: nightshift review show {number}"
     return _replace(decision, proposal_id=number, next_step=steps.get(proposal.status, "The parent stays."))
 
 
-def _why_undecided(
-    night: tables.Night, status: str, step: str, experiments: Sequence[tables.Experiment]
-) -> str:
+def _why_undecided(night: tables.Night, status: str, step: str, experiments: Sequence[tables.Experiment]) -> str:
     """One plain sentence: what kept the gate from speaking."""
     broken = [e for e in experiments if e.kind != "kernel" and e.status in ("failed", "timed_out", "killed", "lost")]
     if status == "running":

@@ -1,7 +1,7 @@
 """What the morning report is made of: plain dataclasses, no database and no layout.
 
-`review.report` fills them from the ledger; `review.text`, `review.html` and `--json` show them. Times are UTC; durations are
-in seconds; kernel times are predictions in microseconds and are called so wherever they appear.
+`review.report` fills them from the ledger; `review.text`, `review.html` and `--json` show them. Times are UTC,
+durations in seconds; kernel times are predictions in microseconds and are called so wherever they appear.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 Outcome = Literal["better", "non-inferior", "worse", "inconclusive"]
 Headline = Literal["promote", "hold", "undecided"]
+Resource = Literal["tokens", "usd", "wall_s", "accelerator_s"]
 Tone = Literal["good", "warn", "bad", "note"]
 
 
@@ -79,7 +80,7 @@ class Decision:
 
 @dataclass(frozen=True)
 class Patch:
-    """A kernel patch that waits for a person. ``gain`` is predicted_us relative to incumbent_us, never a measurement."""
+    """A kernel patch that waits for a person. ``gain`` compares two predictions; it is never a measurement."""
 
     proposal_id: str
     title: str
@@ -138,7 +139,7 @@ class Cell:
 class Spend:
     """One budget line; ``cap`` is None where the settings set no limit."""
 
-    name: Literal["tokens", "usd", "wall_s", "accelerator_s"]
+    name: Resource
     used: float
     cap: float | None
 
@@ -230,14 +231,15 @@ class Report:
 
     def to_json(self) -> dict[str, Any]:
         """The `report --json` document; times in ISO 8601."""
-        return {str(key): value for key, value in _plain(asdict(self)).items()}
+        return {str(key): value for key, value in plain(asdict(self)).items()}
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """Dataclass output as JSON types: ISO 8601 times, lists, string keys."""
     if isinstance(value, datetime):
         return value.isoformat()
     if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     return value

@@ -22,27 +22,39 @@ def find_flags(
     experiments: Sequence[tables.Experiment],
     stated: Sequence[str],
 ) -> list[Flag]:
-    """All flags, the gravest first. ``unmeasured`` are merged patches that nobody has measured; ``stated`` the night's own."""
-    flags = [Flag("bad", f"Integrity check failed: {c.check}. {c.detail}".strip(), "integrity")
-             for c in decision.integrity if not c.passed]  # fmt: skip
+    """All flags, the gravest first. ``unmeasured``: merged patches without a measurement; ``stated``: the night's."""
+    flags = [
+        Flag("bad", f"Integrity check failed: {c.check}. {c.detail}".strip(), "integrity")
+        for c in decision.integrity
+        if not c.passed
+    ]
     flags += [
         Flag("bad", f"{e.kind} {e.key}: a result was stored {e.finishes} times; it must be once.", "repeated")
         for e in experiments
         if e.finishes > 1
     ]
     flags += [
-        Flag("bad", f"Override: {names.get(o.checkpoint_id, o.checkpoint_id)} was promoted against its verdict "
-                    f"by {o.by}: {o.reason}", "override")
+        Flag(
+            "bad",
+            f"Override: {names.get(o.checkpoint_id, o.checkpoint_id)} was promoted against its verdict "
+            f"by {o.by}: {o.reason}",
+            "override",
+        )
         for o in overrides
-    ]  # fmt: skip
+    ]
     flags += [
-        Flag("warn", f"In force but unmeasured: patch {p.id} ({p.title}), evidence level {p.level or 'none'}.", "unmeasured")
+        Flag(
+            "warn",
+            f"In force but unmeasured: patch {p.id} ({p.title}), evidence level {p.level or 'none'}.",
+            "unmeasured",
+        )
         for p in unmeasured
     ]
     waiting = [p for p in patches if p.level in BELOW_MEASURED and p.status in ("awaiting_review", "approved")]
     if waiting:
         verb = "is" if len(waiting) == 1 else "are"
-        text = f"{plural(len(waiting), 'patch', 'patches')} below {verb} unmeasured: the gain is a prediction until a GPU worker times it."
+        who = plural(len(waiting), "waiting patch", "waiting patches")
+        text = f"{who} {verb} unmeasured: the gain is a prediction until a GPU worker times it."
         flags.append(Flag("warn", text, "unmeasured-waiting"))
     flags += [
         Flag("note", f"Guard {g.eval} did not count: {g.reason or 'no reason was recorded'}.", "guard-not-counted")
@@ -62,7 +74,14 @@ def find_incidents(
     """What crashed, hung, was killed or was taken up again; the log's words explain the experiments' rows."""
     found: list[Incident] = []
     if night.starts > 1:
-        found.append(Incident("the night", "resumed", f"taken up {plural(night.starts - 1, 'time')}", night.starts))
+        found.append(
+            Incident(
+                "the night",
+                "resumed",
+                f"stopped and taken up again {'once' if night.starts == 2 else str(night.starts - 1) + ' times'}",
+                night.starts,
+            )
+        )
     told: set[int] = set()
     for e in experiments:
         own = [event for event in events if event.message == f"{e.kind}/{e.key}" and event.kind in BROKEN]
@@ -73,10 +92,8 @@ def find_incidents(
         elif e.attempts > 1:
             done = "finished" if e.status == "done" else e.status
             found.append(Incident(name, "resumed", f"{_history(own)}{done} at attempt {e.attempts}", e.attempts))
-    for event in events:
-        if id(event) not in told and any(word in event.kind for word in INCIDENT_WORDS):
-            found.append(Incident(event.kind.replace("_", " "), "logged", event.message))
-    return found
+    others = [e for e in events if id(e) not in told and any(word in e.kind for word in INCIDENT_WORDS)]
+    return found + [Incident(e.kind.replace("_", " "), "logged", e.message) for e in others]
 
 
 def _history(events: Sequence[tables.Event]) -> str:

@@ -57,10 +57,11 @@ def report_page(report: Report, *, links: bool = False) -> str:
         r=report,
         word=headline(report),
         when=when(report),
-        next_step=Markup(_code_after_colon(report.decision.next_step)),
+        next_step=_split_command(report.decision.next_step),
         glance=glance(report),
         plots=_plots(report),
         tests=_tests(report),
+        beside=_beside(report),
         next_run=next_run_words(report.tonight.cron, report.tonight.next_run),
         candidate_count=words.plural(sum(len(c.candidates) for c in report.cells), "candidate"),
         loss_table=thin(report.training.loss_curve, LOSS_ROWS),
@@ -91,7 +92,9 @@ def gain_of(patch: Patch) -> str:
     """Predicted saving; once measured, the measured ratio stands instead."""
     if patch.measured_ratio is not None:
         return f"measured {1 / patch.measured_ratio:.2f}\u00d7"
-    return "\u2013" if patch.gain is None else f"{words.MINUS if patch.gain > 0 else '+'}{abs(100 * patch.gain):.0f}% time"
+    return (
+        "\u2013" if patch.gain is None else f"{words.MINUS if patch.gain > 0 else '+'}{abs(100 * patch.gain):.0f}% time"
+    )
 
 
 def glance(report: Report) -> list[tuple[str, str, str]]:
@@ -128,11 +131,17 @@ def _tests(report: Report) -> str:
     return f"Tests: {', '.join(tests)}." if tests else ""
 
 
-def _code_after_colon(step: str) -> str:
-    before, colon, command = step.partition(": nightshift ")
-    from markupsafe import escape
+def _beside(report: Report) -> str:
+    """Claims in other units, which the plot of shares leaves out."""
+    others = [c for c in report.decision.claims if not c.is_share]
+    named = [(c, f"{words.value_of(c, c.parent)} \u2192 {words.value_of(c, c.successor)}") for c in others]
+    return "".join(f" {words.sentence_case(c.eval)} {values} ({c.outcome})." for c, values in named)
 
-    return str(escape(before)) + (f": <code>nightshift {escape(command)}</code>" if colon else "")
+
+def _split_command(step: str) -> tuple[str, str]:
+    """("Look at it:", "nightshift review show 3"), or (the sentence, "")."""
+    before, found, command = step.partition(": nightshift ")
+    return (f"{before}:", f"nightshift {command}") if found else (step, "")
 
 
 def _plots(report: Report) -> dict[str, Markup]:
@@ -145,4 +154,5 @@ def _plots(report: Report) -> dict[str, Markup]:
         "survey": (bool(report.survey), lambda: plots.survey_scores(report.survey)),
         "loss": (bool(report.training.loss_curve), lambda: plots.loss_curve(report.training.loss_curve)),
     }
-    return {name: Markup(draw()) if shown else Markup("") for name, (shown, draw) in wanted.items()}
+    # our own SVG; every text in it is escaped by matplotlib or by us
+    return {name: Markup(draw()) if shown else Markup("") for name, (shown, draw) in wanted.items()}  # noqa: S704

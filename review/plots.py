@@ -1,7 +1,7 @@
 """The report's plots as inline SVG: no file, no script, no font, and the page's own colours in light and dark.
 
-Matplotlib draws with placeholder colours, which are then exchanged for CSS variables, so that one drawing serves both themes.
-Text stays text (it can be read aloud, searched and selected). Each plot has a table beside it in the page.
+Matplotlib draws with placeholder colours, which are then exchanged for CSS variables, so that one drawing serves both
+themes. Text stays text (it can be read aloud, searched and selected). Each plot has a table beside it in the page.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import io
 import re
 from collections.abc import Callable, Sequence
 from html import escape
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from review.facts import Cell, Claim
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 INK, SOFT, LINE, ACCENT, PARENT, WARN = "#010101", "#020202", "#030303", "#040404", "#050505", "#060606"
 VARIABLES = {INK: "--ink", SOFT: "--soft", LINE: "--line", ACCENT: "--accent", PARENT: "--parent", WARN: "--warn"}
+_RC_LOCK = Lock()  # matplotlib's settings are global, and pages are drawn in threads
 WIDTH_IN = 7.2
 ROW_IN = 0.36
 
@@ -49,11 +51,11 @@ def _quiet(axes: Axes) -> None:
 
 def _svg(figure: Figure, name: str, title: str, description: str) -> str:
     """The figure as an `<svg>` element that scales with the page and describes itself."""
-    import matplotlib
+    import matplotlib as mpl
 
     figure.patch.set_alpha(0)
     stream = io.StringIO()
-    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": name}):
+    with _RC_LOCK, mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": name}):
         figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
     text = stream.getvalue()
     text = text[text.index("<svg") :]
@@ -76,8 +78,8 @@ def _svg(figure: Figure, name: str, title: str, description: str) -> str:
 def eval_scores(claims: Sequence[Claim]) -> str:
     """Parent and successor of every share-valued claim, joined by a line, with the 95% interval of the difference.
 
-    The interval of the paired difference is drawn around the successor (parent + interval), because that is what was tested;
-    a guard's margin is the tick to the left of its parent.
+    The interval of the paired difference is drawn around the successor (parent + interval), because that is what was
+    tested; a guard's margin is the tick to the left of its parent.
     """
     shown = [c for c in claims if c.is_share]
     figure, axes = _figure(0.75 + ROW_IN * len(shown))
@@ -90,8 +92,9 @@ def eval_scores(claims: Sequence[Claim]) -> str:
         if claim.margin is not None:
             limit = 100 * (claim.parent - claim.margin)
             axes.plot([limit, limit], [y - 0.3, y + 0.3], color=WARN, linewidth=1.4, alpha=strong)
-        axes.plot(100 * claim.parent, y, "o", color=PARENT, markersize=6.5, alpha=strong, label="parent")
-        axes.plot(100 * claim.successor, y, "o", color=ACCENT, markersize=6.5, alpha=strong, label="successor")
+        axes.plot([100 * claim.parent, 100 * claim.successor], [y, y], color=PARENT, linewidth=1.0, alpha=strong)
+        axes.plot(100 * claim.parent, y, "o", color=PARENT, markersize=6.5, alpha=strong)
+        axes.plot(100 * claim.successor, y, "o", color=ACCENT, markersize=6.5, alpha=strong)
     axes.set_yticks(range(len(shown)), [_claim_label(c) for c in reversed(shown)])
     for label, claim in zip(axes.get_yticklabels(), reversed(shown), strict=True):
         label.set_color(INK if claim.counts else SOFT)
@@ -115,13 +118,21 @@ def loss_curve(points: Sequence[Sequence[float]]) -> str:
     axes.grid(axis="y", color=LINE, linewidth=0.6)
     axes.grid(axis="x", visible=False)
     axes.plot(steps, [p[1] for p in points], color=ACCENT, linewidth=1.6)
-    axes.annotate("loss", (steps[-1], points[-1][1]), xytext=(6, 0), textcoords="offset points", color=ACCENT,
-                  fontsize=9, va="center")  # fmt: skip
+    axes.annotate(
+        "loss",
+        (steps[-1], points[-1][1]),
+        xytext=(6, 0),
+        textcoords="offset points",
+        color=ACCENT,
+        fontsize=9,
+        va="center",
+    )
     kl = [(p[0], p[2]) for p in points if len(p) > 2]
     if kl:
         axes.plot([p[0] for p in kl], [p[1] for p in kl], color=PARENT, linewidth=1.4)
-        axes.annotate("KL to parent", kl[-1], xytext=(6, 0), textcoords="offset points", color=PARENT, fontsize=9,
-                      va="center")  # fmt: skip
+        axes.annotate(
+            "KL to parent", kl[-1], xytext=(6, 0), textcoords="offset points", color=PARENT, fontsize=9, va="center"
+        )
     axes.set_ylim(bottom=0)
     axes.set_xlabel("step", color=SOFT, fontsize=9)
     words = f"Loss from {points[0][1]:.2f} at step {steps[0]:g} to {points[-1][1]:.2f} at step {steps[-1]:g}"

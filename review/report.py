@@ -1,7 +1,7 @@
 """Collects one night's facts from the ledger into a `Report`.
 
-Works for any night: finished, still running, or crashed. Reads only; one read transaction, so that all figures belong together.
-Not covered: anything that is not in the ledger (Prefect's own records, logs of processes).
+Works for any night: finished, still running, or crashed. Reads only, in one transaction, so that all figures belong
+together. Not covered: anything that is not in the ledger (Prefect's own records, logs of processes).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from review.facts import (
     Cell,
     Patch,
     Report,
+    Resource,
     Spend,
     SurveyLine,
     Tonight,
@@ -33,8 +34,9 @@ if TYPE_CHECKING:
     from workspace.lab import Lab
 
 QUEUE_OPEN = ("awaiting_review", "approved", "changes_requested")
-RESOURCES = ("tokens", "usd", "wall_s", "accelerator_s")
+RESOURCES: tuple[Resource, ...] = ("tokens", "usd", "wall_s", "accelerator_s")
 STALE_AFTER_S = 180.0
+HELD = ("leased", "running")
 
 
 @dataclass(frozen=True)
@@ -153,26 +155,41 @@ def _read(session: Session, night: tables.Night) -> _Rows:
     )
 
 
-def _status(rows: _Rows, moment: datetime) -> tuple[str, str]:
-    """(the night's status in the report's words, the step it is or was in).
+def night_status(lab: Lab, night: tables.Night) -> str:
+    """The night's status in the report's words: its row's, but "crashed" for one that runs no more without an end."""
+    if night.status != "running":
+        return night.status
+    with lab.ledger.read() as session:
+        own = select(tables.Experiment).where(tables.Experiment.night_id == night.id)
+        experiments = list(session.exec(own))
+        events = list(session.exec(select(tables.Event).where(tables.Event.night_id == night.id)))
+        return "running" if _is_alive(night, experiments, events, tables.now()) else "crashed"
 
-    A night whose row says "running" has crashed when the holder of its open step is dead, or, between two steps, when
-    nothing has been heard of it for some minutes.
-    """
-    night = rows.night
-    open_steps = [e.kind for e in rows.experiments if e.status in ("running", "leased")]
+
+def _status(rows: _Rows, moment: datetime) -> tuple[str, str]:
+    """(the night's status in the report's words, the step it is or was in)."""
+    open_steps = [e.kind for e in rows.experiments if e.status in HELD]
     done_steps = [e.kind for e in rows.experiments if e.status == "done"]
     step = (open_steps or done_steps or [""])[-1]
-    if night.status != "running":
-        return night.status, step
-    owners = [e.owner for e in rows.experiments if e.status in ("running", "leased") and e.owner]
+    if rows.night.status != "running":
+        return rows.night.status, step
+    return ("running" if _is_alive(rows.night, rows.experiments, rows.events, moment) else "crashed"), step
+
+
+def _is_alive(
+    night: tables.Night, experiments: Sequence[tables.Experiment], events: Sequence[tables.Event], moment: datetime
+) -> bool:
+    """Whether a night whose row says "running" really does.
+
+    The holder of its open step lives; or, between two steps, something was heard of it within the last minutes.
+    """
+    owners = [e.owner for e in experiments if e.status in HELD and e.owner]
     if owners:
-        return ("running" if any(process.is_alive(o) for o in owners) else "crashed"), step
-    signs = [night.started_at, *(e.at for e in rows.events)]
-    for e in rows.experiments:
+        return any(process.is_alive(owner) for owner in owners)
+    signs = [night.started_at, *(e.at for e in events)]
+    for e in experiments:
         signs += [t for t in (e.heartbeat_at, e.started_at, e.ended_at) if t is not None]
-    silent_s = (moment - max(signs)).total_seconds()
-    return ("crashed" if silent_s > STALE_AFTER_S else "running"), step
+    return (moment - max(signs)).total_seconds() <= STALE_AFTER_S
 
 
 def _flag_text(flag: Any) -> str:
@@ -180,12 +197,14 @@ def _flag_text(flag: Any) -> str:
 
 
 def _patches(rows: _Rows) -> list[Patch]:
-    """Kernel patches: those that wait for a person (any night so far) and tonight's, the largest predicted gain first."""
+    """Kernel patches that wait for a person (any night so far) and tonight's, the largest predicted gain first."""
     chosen = [
         p
         for p in rows.proposals
         if p.kind == "kernel"
-        and (p.status in QUEUE_OPEN or (p.night_id == rows.night.id and p.status in ("merged", "rejected", "superseded")))
+        and (
+            p.status in QUEUE_OPEN or (p.night_id == rows.night.id and p.status in ("merged", "rejected", "superseded"))
+        )
     ]
     judges = {v.proposal_id: v.judge_sha256 for v in rows.verdicts}
     found = [_patch(p, rows.kernel_results.get(p.candidate_id or -1, {}), judges.get(p.id, "")) for p in chosen]
@@ -219,7 +238,9 @@ def _cells(experiments: Sequence[tables.Experiment]) -> list[Cell]:
     for e in experiments:
         if e.kind == "kernel" and e.status == "done" and e.result.get("cell"):
             target, size = e.result["cell"]
-            groups.setdefault((str(e.result.get("task", e.key.split("/")[0])), str(target), int(size)), []).append(e.result)
+            groups.setdefault((str(e.result.get("task", e.key.split("/")[0])), str(target), int(size)), []).append(
+                e.result
+            )
     return [_cell(task, target, size, results) for (task, target, size), results in groups.items()]
 
 

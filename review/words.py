@@ -8,6 +8,7 @@ from review.facts import Claim, Decision
 
 MINUS = "\u2212"
 NBSP = "\u00a0"
+SUPERSCRIPT = str.maketrans("-0123456789", "\u207b\u2070\u00b9\u00b2\u00b3\u2074\u2075\u2076\u2077\u2078\u2079")
 
 
 def percent(share: float, digits: int = 1) -> str:
@@ -26,17 +27,17 @@ def signed(value: float, digits: int = 2) -> str:
 
 
 def p_value(p: float | None) -> str:
-    """Three decimals, or one digit and an exponent below 0.001."""
+    """Three decimals, or one digit and a power of ten below 0.001: 3e-12 → 3 × 10⁻¹²."""
     if p is None:
         return "\u2013"
     if p < 0.001:
         mantissa, _, exponent = f"{p:.0e}".partition("e")
-        return f"{mantissa}e{MINUS}{int(exponent.lstrip('-'))}" if p > 0 else "0"
+        return f"{mantissa}{NBSP}\u00d7{NBSP}10{str(int(exponent)).translate(SUPERSCRIPT)}" if p > 0 else "0"
     return f"{p:.3f}"
 
 
 def p_equals(p: float | None, name: str = "p") -> str:
-    return f"{name}{NBSP}={NBSP}{p_value(p)}" if p is None or p >= 1e-300 else f"{name}{NBSP}<{NBSP}1e{MINUS}300"
+    return f"{name}{NBSP}={NBSP}{p_value(p)}"
 
 
 def microseconds(value: float | None) -> str:
@@ -52,7 +53,7 @@ def duration(seconds: float | None) -> str:
     if seconds is None:
         return "\u2013"
     whole = round(seconds)
-    if whole < 1:
+    if 0 < seconds < 1:
         return f"{seconds:.1f}{NBSP}s"
     hours, rest = divmod(whole, 3600)
     minutes, left = divmod(rest, 60)
@@ -139,8 +140,8 @@ def guards_phrase(guards: Sequence[Claim]) -> str:
     parts = [guard_phrase(g) for g in worse]
     if open_ones:
         names = ", ".join(g.eval for g in open_ones)
-        parts.append(f"{plural(len(open_ones), 'guard')} left open ({names})")
-    return f"{len(held)} of {len(counted)} guards held; " + "; ".join(parts)
+        parts.append(f"{names} {'is' if len(open_ones) == 1 else 'are'} inconclusive within the margin")
+    return "; ".join([*parts, f"{len(held)} of {len(counted)} guards held"])
 
 
 def guard_phrase(claim: Claim) -> str:
@@ -158,8 +159,18 @@ def integrity_phrase(decision: Decision) -> str:
 def opening(decision: Decision) -> str:
     """The opening sentence after "Promote" or "Hold", for a night whose gate has spoken."""
     body = "; ".join(target_phrase(t) for t in decision.targets) or "no target was tested"
-    return f"{body}. {sentence_case(guards_phrase(decision.guards))}; {integrity_phrase(decision)}."
+    guards = guards_phrase(decision.guards)
+    first, then = (guards, body) if _guards_forbid(decision) else (body, guards)
+    return f"{sentence_case(first)}. {sentence_case(then)}; {integrity_phrase(decision)}."
+
+
+def _guards_forbid(decision: Decision) -> bool:
+    """The target is better, yet the parent stays: then the reason comes first."""
+    better = any(t.outcome == "better" for t in decision.targets)
+    return decision.verdict != "promote" and better and any(g.counts for g in decision.guards)
 
 
 def sentence_case(text: str) -> str:
-    return text[:1].upper() + text[1:]
+    """A capital first, except for names of evals, which are written as they are."""
+    first = text.split(" ", 1)[0]
+    return text if "_" in first else text[:1].upper() + text[1:]

@@ -64,24 +64,34 @@ install_debian() { # install_debian REASON PACKAGE...
     local by_hand="${sudo}apt-get update && ${sudo}apt-get install -y --no-install-recommends $*"
     may_install || give_up "$reason" "$by_hand"
     say "$reason. Will install the Debian packages: $* (SYSTEM_SETUP=no prevents this)"
-    as_root apt-get update -qq >&2 || say "apt-get update failed; trying with the lists that are there"
-    as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" >&2 ||
+    local output
+    output=$(as_root apt-get update -qq 2>&1) || say "apt-get update failed; trying with the lists that are there"
+    output=$(as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
+        -o Dpkg::Use-Pty=0 "$@" 2>&1) || {
+        printf '%s\n' "$output" >&2
         give_up "apt-get could not install $*" "$by_hand"
+    }
 }
 
 check_python() {
     PYTHON=$(find_python) || give_up "Python 3.11 is needed; found ${NIGHTSHIFT_PYTHON:-$(python3 --version 2>/dev/null || echo 'no python3')}" \
         "NIGHTSHIFT_PYTHON=/path/to/python3.11 scripts/setup.sh"
+    local headers missing=() why=""
     if ! "$PYTHON" -c 'import ensurepip, venv' 2>/dev/null; then
-        install_debian "$PYTHON has no venv module" python3.11-venv
+        missing+=(python3.11-venv)
+        why+=" Python's venv module,"
     fi
-    # Two small requirements of reasoning-gym come as C source only.
-    local headers
+    # Two small requirements of reasoning-gym come as source only, one of them in C.
     headers=$("$PYTHON" -c 'import sysconfig; print(sysconfig.get_path("include"))')
     if ! command -v gcc >/dev/null 2>&1 || [ ! -f "$headers/Python.h" ]; then
-        install_debian "there is no C compiler with Python's headers" gcc libc6-dev python3.11-dev
+        missing+=(gcc libc6-dev python3.11-dev)
+        why+=" a C compiler with Python's headers,"
     fi
-    command -v git >/dev/null 2>&1 || install_debian "there is no git" git
+    if ! command -v git >/dev/null 2>&1; then
+        missing+=(git)
+        why+=" git,"
+    fi
+    [ "${#missing[@]}" = 0 ] || install_debian "missing here:${why%,}" "${missing[@]}"
 }
 
 check_disk() {

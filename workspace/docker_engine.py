@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from docker import DockerClient
 
 PING_TIMEOUT_S = 3
+OLDEST_API = "1.41"
 REMEDY = "run scripts/docker-setup.sh, or start Docker and make sure this user may use it"
 SYSTEM_SOCKET = Path("/var/run/docker.sock")
 
@@ -56,18 +58,23 @@ def connect(timeout_s: float = 60.0) -> DockerClient:
     """
     import docker
     from docker.errors import DockerException
+    from requests import RequestException
 
     url = engine_url()
     try:
-        # A first client with a short patience: the API version is asked for when a client is made.
-        probe = docker.DockerClient(base_url=url, version="auto", timeout=PING_TIMEOUT_S)
+        if url.startswith("unix://"):
+            # The SDK forgets to close a socket that does not connect: look before it does.
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as first:
+                first.settimeout(PING_TIMEOUT_S)
+                first.connect(url.removeprefix("unix://"))
+        # A first client with a short patience asks, at an address without a version, which version to speak.
+        probe = docker.DockerClient(base_url=url, version=OLDEST_API, timeout=PING_TIMEOUT_S)
         try:
-            probe.ping()
-            version = probe.api.api_version
+            version = str(probe.api.version(api_version=False)["ApiVersion"])
         finally:
             probe.close()
         return docker.DockerClient(base_url=url, version=version, timeout=int(timeout_s), max_pool_size=32)
-    except (DockerException, OSError, ValueError) as error:
+    except (DockerException, RequestException, OSError, ValueError, KeyError) as error:
         raise SurroundingsError(f"no Docker engine answers at {url}: {_reason(error)}", remedy=REMEDY) from error
 
 
@@ -88,7 +95,7 @@ def engine_info(client: DockerClient) -> EngineInfo:
     return EngineInfo(
         version=str(info.get("ServerVersion", "")),
         api_version=str(client.api.api_version),
-        url=str(client.api.base_url),
+        url=engine_url(),
         storage_driver=str(info.get("Driver", "")),
         cgroup_version=str(info.get("CgroupVersion", "1")),
         cpus=int(info.get("NCPU", 1)),

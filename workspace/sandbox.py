@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import queue
 import tempfile
 import threading
 import time
@@ -38,10 +37,11 @@ from workspace.sandbox_job import (
     SandboxTimeout,
     Status,
 )
+from workspace.sandbox_output import OutputReader
 from workspace.sandbox_owner import Owner, reap_channels, reap_containers
 from workspace.sandbox_settings import SandboxSettings
 from workspace.sandbox_warm import WarmSandbox
-from workspace.sandbox_watch import Tail, Watchdog, hand_over, read_stream, remove, take_back
+from workspace.sandbox_watch import Watchdog, hand_over, kill, remove, take_back
 
 if TYPE_CHECKING:
     from docker import DockerClient
@@ -185,8 +185,8 @@ class Sandboxes:
         on_line: Callable[[str], None] | None,
         stop: threading.Event | None,
     ) -> Outcome:
-        limit = job.limits.output_kb * 1024
-        stdout, stderr = Tail(limit), Tail(limit)
+        with engine_errors():
+            reader = OutputReader(container, job.limits.output_kb * 1024)
         begun = time.monotonic()
         watchdog = Watchdog(
             container,
@@ -195,49 +195,31 @@ class Sandboxes:
             output=job.output,
             output_bytes=job.limits.out_mb * 1024 * 1024,
         )
-        # Bounded: a slow on_line slows the job down instead of filling this process's memory.
-        lines: queue.Queue[list[str] | None] = queue.Queue(maxsize=256)
-        abandoned = threading.Event()
-        with engine_errors():
-            # Attached before it starts, so that no output is missed.
-            stream = container.attach(stream=True, demux=True)
-
-        def read() -> None:
-            def pass_on(ready: list[str] | None) -> None:
-                while (ready is None or (on_line is not None and ready)) and not abandoned.is_set():
-                    with contextlib.suppress(queue.Full):
-                        lines.put(ready, timeout=0.2)
-                        return
-
-            try:
-                read_stream(stream, stdout, stderr, limit=limit, on_flood=watchdog.flood, on_lines=pass_on)
-            finally:
-                pass_on(None)
-
-        reader = threading.Thread(target=read, name="sandbox-output", daemon=True)
         try:
             with engine_errors():
                 container.start()
             watchdog.start()
-            reader.start()
-            while (ready := lines.get()) is not None:
-                for line in ready:
-                    if on_line is not None:
-                        on_line(line)
-            reader.join()
+            reader.start(watchdog.flood)
+            for line in reader.lines():
+                if on_line is not None:
+                    on_line(line)
             with engine_errors():
                 # A job may close its streams and live on: it has ended when the engine says so.
                 _wait(container)
                 container.reload()
+        except BaseException:
+            kill(container)
+            raise
         finally:
-            abandoned.set()
             watchdog.finish()
-            stream.close()
+            reader.finish()
         wall_s = time.monotonic() - begun
         state = container.attrs["State"]
         exit_code = int(state["ExitCode"])
         status = _classify(watchdog.reason, bool(state.get("OOMKilled")), exit_code)
-        return Outcome(status, exit_code, stdout.text(), stderr.text(), wall_s, watchdog.peak_memory_bytes)
+        return Outcome(
+            status, exit_code, reader.stdout.text(), reader.stderr.text(), wall_s, watchdog.peak_memory_bytes
+        )
 
     def _take_output(self, job: SandboxJob) -> None:
         if job.output is not None and job.output.is_dir():

@@ -45,9 +45,10 @@ class SandboxJob:
     """One command in one container.
 
     ``argv[0] == "python"`` is the interpreter with the packages and the named rooms on its path. ``inputs`` maps paths
-    in the container to host paths, all read-only. ``output`` is a host folder mounted at /out, with /tmp the only
-    writable place; afterwards only plain files and folders are left in it, and they are ours. The environment is exactly ``env`` plus the few settled variables of ``sandbox_container``.
-    ``rooms`` are top-level packages of ours that the command may import.
+    in the container (under /in) to host paths, all read-only. ``output`` is a host folder mounted at /out, with /tmp
+    the only writable place; afterwards only plain files and folders are left in it, and they are ours. The environment
+    is exactly ``env`` plus the few settled variables of ``sandbox_container``. ``rooms`` are top-level packages of ours
+    that the command may import.
     """
 
     argv: Sequence[str]

@@ -1,4 +1,4 @@
-"""Watching one container from outside: its output, its deadline, its memory, the size of what it writes.
+"""Watching one container from outside: its deadline, its memory, the size of what it writes.
 
 The deadline is kept on this machine's monotonic clock by a thread of its own: neither the container nor a slow reader
 of its output can move it.
@@ -11,7 +11,6 @@ import os
 import stat
 import threading
 import time
-from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,46 +20,8 @@ if TYPE_CHECKING:
     from docker.models.containers import Container
 
 TICK_S = 0.1
-LINE_BYTES = 64 * 1024
 MOST_FILES = 100_000
 CGROUPS = Path("/sys/fs/cgroup")
-
-
-class Tail:
-    """The last ``limit`` bytes of a stream."""
-
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self._data = bytearray()
-
-    def add(self, chunk: bytes) -> None:
-        """Append, dropping from the front only now and then so that many small chunks stay cheap."""
-        self._data += chunk
-        if len(self._data) > 2 * self.limit:
-            del self._data[: -self.limit]
-
-    def text(self) -> str:
-        """Return the tail as text, whatever bytes it holds."""
-        return bytes(self._data[-self.limit :]).decode("utf-8", "replace")
-
-
-class Lines:
-    """Cuts a byte stream into lines; one without an end is cut at ``LINE_BYTES``."""
-
-    def __init__(self) -> None:
-        self._rest = b""
-
-    def feed(self, chunk: bytes) -> list[str]:
-        """Return the lines that are complete now."""
-        *lines, self._rest = (self._rest + chunk).split(b"\n")
-        if len(self._rest) > LINE_BYTES:
-            lines.append(self._rest)
-            self._rest = b""
-        return [line[:LINE_BYTES].rstrip(b"\r").decode("utf-8", "replace") for line in lines]
-
-    def last(self) -> list[str]:
-        """Return what stands after the last line's end, if anything."""
-        return self.feed(b"\n") if self._rest else []
 
 
 class Watchdog:
@@ -146,32 +107,6 @@ def remove(container: Container) -> None:
     except APIError as error:
         if error.status_code != 409:  # 409: its removal is under way
             raise
-
-
-def read_stream(
-    stream: Iterable[tuple[bytes | None, bytes | None]],
-    stdout: Tail,
-    stderr: Tail,
-    *,
-    limit: int,
-    on_flood: Callable[[], None],
-    on_lines: Callable[[list[str]], None],
-) -> None:
-    """Read a container's output to its end, keeping two tails; past ``limit`` bytes say so and keep draining."""
-    total = 0
-    lines = Lines()
-    for out, err in stream:
-        total += len(out or b"") + len(err or b"")
-        if total > limit:
-            on_flood()
-        if err:
-            stderr.add(err)
-        if out:
-            stdout.add(out)
-            if total <= limit:
-                on_lines(lines.feed(out))
-    if total <= limit:
-        on_lines(lines.last())
 
 
 def over(folder: Path, limit_bytes: int) -> bool:

@@ -59,6 +59,7 @@ class SurveySettings(Table):
     items: int = Field(default=32, ge=4)  # of each family
     families: dict[Name, FamilySettings] = {}
     exclude: list[str] = []
+    take_floor: bool = False  # a walk with few items may take a family of which none was right
 
 
 class KernelSettings(Table):

@@ -73,8 +73,8 @@ def mean_with_stderr(
 ) -> Difference:
     """A mean with the larger of the item-level and the cluster-robust standard error, and its t or normal interval.
 
-    Item level: ``s / sqrt(n)``.  Clusters (CR1): ``sqrt(G/(G-1) * sum_g (sum of residuals in g)^2) / n``, which is what
-    statsmodels' OLS on a constant gives with ``cov_type="cluster"``.  Fewer than two values have no standard error (nan).
+    Item level: ``s / sqrt(n)``.  Clusters (CR1): ``sqrt(G/(G-1) * sum_g (sum of residuals in g)^2) / n``, what
+    statsmodels' OLS on a constant gives with ``cov_type="cluster"``.  Fewer than two values have none (nan).
     """
     array = np.asarray(values, dtype=np.float64)
     n = len(array)
@@ -97,9 +97,9 @@ def mean_with_stderr(
 
 
 def binomial_stderr(right: Sequence[bool], clusters: Sequence[Hashable] | None = None) -> float:
-    """Standard error of an accuracy: the larger of ``sqrt(p(1-p)/n)`` with p shrunk to (k+1)/(n+2), and the clustered one.
+    """Standard error of an accuracy: the larger of ``sqrt(p(1-p)/n)`` and the clustered one.
 
-    The shrunk p keeps 0 of 40 from looking exact.
+    p is shrunk to (k+1)/(n+2), which keeps 0 of 40 from looking exact.
     """
     n = len(right)
     if n == 0:
@@ -169,7 +169,7 @@ def paired_binary_difference(
 def tango_z(gained: ArrayLike, lost: ArrayLike, n: ArrayLike, difference: ArrayLike) -> Floats:
     """Score statistic of H0: P(gained) - P(lost) = ``difference`` (Tango 1998, Statistics in Medicine 17:891).
 
-    ``z = (b - c - n d) / sqrt(n (2 q + d - d^2))`` with b gained, c lost, and q the maximum-likelihood P(lost) under H0:
+    ``z = (b - c - n d) / sqrt(n (2 q + d - d^2))`` with b gained, c lost, q the maximum-likelihood P(lost) under H0:
     the larger root of ``2n q^2 + (-b - c + (2n - b + c) d) q - c d (1 - d) = 0``.
     """
     b, c, m, d = (np.asarray(x, dtype=np.float64) for x in (gained, lost, n, difference))
@@ -239,7 +239,8 @@ def paired_bootstrap(
     _same_length(before, after)
     change = np.asarray(after, dtype=np.float64) - np.asarray(before, dtype=np.float64)
     groups = _group_codes(clusters, len(change))
-    sums, sizes = np.bincount(groups, weights=change), np.bincount(groups).astype(np.float64)
+    sums: Floats = np.bincount(groups, weights=change).astype(np.float64)
+    sizes: Floats = np.bincount(groups).astype(np.float64)
     estimate, stderr, low, high = _bootstrap_ratio(sums, sizes, confidence, seed)
     return Difference(estimate, stderr, low, high, confidence, len(change), len(sums))
 
@@ -253,10 +254,10 @@ def perplexity_noninferiority(
 ) -> NonInferiority:
     """Has the log-perplexity on the same texts risen by less than ``margin`` (``log(1.1)`` allows 10 percent)?
 
-    Each pair is (sum of -log p in nats, tokens) of one text.  The rise is ``sum(nll_after - nll_before) / sum(tokens)``;
-    texts are the sampled unit.  Its upper bound is the higher of SciPy's BCa bootstrap over texts and the t interval of
-    the linearised ratio, because a dozen texts are few for a bootstrap.  ``estimate`` and ``low`` are signed as
-    everywhere here (successor minus parent, higher is better): they are minus the rise.
+    Each pair is (sum of -log p in nats, tokens) of one text.  The rise is ``sum(nll_after - nll_before) /
+    sum(tokens)``; texts are the sampled unit.  Its upper bound is the higher of SciPy's BCa bootstrap over texts and
+    the t interval of the linearised ratio, because a dozen texts are few for a bootstrap.  ``estimate`` and ``low`` are
+    signed as everywhere here (successor minus parent, higher is better): they are minus the rise.
     """
     _same_length(before, after)
     tokens = np.asarray([count for _, count in before], dtype=np.float64)
@@ -327,7 +328,10 @@ def power_noninferiority(
 def sample_size_noninferiority(
     discordance: float, margin: float, alpha: float = 0.05, power: float = 0.8, difference: float = 0.0
 ) -> int:
-    """Items for ``power_noninferiority`` to reach ``power``: ``(z_{1-alpha} + z_power)^2 (psi - d^2) / (d + margin)^2``."""
+    """Items for ``power_noninferiority`` to reach ``power``.
+
+    ``(z_{1-alpha} + z_power)^2 (psi - d^2) / (d + margin)^2`` with psi the discordance and d the true difference.
+    """
     _check_rates(discordance, difference)
     if difference + margin <= 0:
         raise ValueError(f"a true difference of {difference} is not within a margin of {margin}")

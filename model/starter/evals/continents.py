@@ -14,7 +14,7 @@ from model.scoring import contains_answer, normal
 
 TITLE = "Continents of countries"
 KIND = "continents"
-MAX_NEW_TOKENS = 20
+MAX_NEW_TOKENS = 18
 
 _TEMPLATES = (
     "On which continent is {}?",

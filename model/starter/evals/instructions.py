@@ -1,4 +1,4 @@
-"""Guard: plain instructions whose result can be checked: repeat, upper case, begin or end with a word, use two words."""
+"""Guard: plain instructions whose result can be checked: repeat a sentence, copy a quotation, use given words."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from model.scoring import mentions, normal
 
 TITLE = "Plain instructions"
 KIND = "instructions"
-MAX_NEW_TOKENS = 28
+MAX_NEW_TOKENS = 20
 
 _NOUNS = """apple river window garden pencil candle bridge mountain kitchen bottle ladder blanket basket lantern saddle
 hammer carpet mirror button pillow feather island tunnel valley meadow harbour castle market engine rocket""".split()
@@ -23,29 +23,21 @@ def _sentence(rng: random.Random) -> str:
 
 
 def _one(rng: random.Random) -> Item:
-    kind = rng.choice(("repeat", "repeat-quoted", "upper", "sentence-with", "sentence-with-two", "list"))
+    kind = rng.choice(("repeat", "repeat-quoted", "sentence-with", "sentence-with-two"))
     if kind == "repeat":
         gold = _sentence(rng)
         text = f"Repeat this sentence exactly: {gold}"
     elif kind == "repeat-quoted":
         gold = _sentence(rng)
         text = f'Copy the text between the quotation marks.\n"{gold}"'
-    elif kind == "upper":
-        word = f"{rng.choice(_ADJECTIVES)} {rng.choice(_NOUNS)}"
-        gold = word.upper()
-        text = f'Write "{word}" in capital letters.'
     elif kind == "sentence-with":
         word = rng.choice(_NOUNS)
         gold = f"I saw a {word} near the old house yesterday."
-        text = f'Write one short sentence that contains the word "{word}" and the word "{rng.choice(_ADJECTIVES)}".'
-    elif kind == "sentence-with-two":
+        text = f'Write one short sentence that contains the word "{word}".'
+    else:
         first, second = rng.sample(_NOUNS, 2)
         gold = f"The {first} was placed close to the {second}."
         text = f"Write a sentence about a {first} and a {second}."
-    else:
-        words = rng.sample(_NOUNS, 3)
-        gold = ", ".join(words)
-        text = f"Write these three words as a list separated by commas: {' '.join(words)}"
     return Item(f"{kind} {normal(text)}", (user(text),), gold, f"instructions/{kind}", {"kind": kind})
 
 
@@ -62,10 +54,6 @@ def score(item: Item, reply: str) -> Score:
     kind, question = item.meta["kind"], item.messages[-1].text
     if kind in ("repeat", "repeat-quoted"):
         right = mentions(reply, item.gold)
-    elif kind == "upper":
-        right = f" {item.gold} " in f" {' '.join(reply.replace(chr(34), ' ').replace('.', ' ').split())} "
-    elif kind == "list":
-        right = mentions(reply, item.gold) and "," in reply
     else:
         wanted = [word for word in _NOUNS if mentions(question, word)]
         right = all(mentions(reply, word) or mentions(reply, f"{word}s") for word in wanted) and len(reply.split()) >= 5

@@ -9,13 +9,14 @@ from model.scoring import contains_answer
 
 TITLE = "Opposites of common words"
 KIND = "words"
-MAX_NEW_TOKENS = 20
+MAX_NEW_TOKENS = 16
 
 _TEMPLATES = (
     'What is the opposite of "{}"?',
     'Give one word that means the opposite of "{}".',
-    'Complete the pair of opposites: "{}" and ...',
-    "Name the antonym of the word {}.",
+    'Which word is the opposite of "{}"?',
+    "Tell me a word that means the opposite of {}.",
+    "Name the opposite of {}.",
 )
 _PAIRS = """hot/cold big/small,little tall/short fast/slow happy/sad,unhappy light/dark,heavy up/down left/right open/closed,close,shut
 full/empty old/young,new early/late rich/poor strong/weak hard/soft,easy wet/dry clean/dirty loud/quiet,soft,silent

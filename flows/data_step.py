@@ -1,0 +1,117 @@
+"""The data set for tonight's weakness, registered with its manifest and lineage."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+from sqlmodel import Session, select
+
+from flows.context import NightRun, coarse_task
+from flows.judged_items import judged_items, replay_prompts
+from flows.survey_step import night_evals, subject_of
+from model.dataset import MANIFEST, PARQUET, DataRecipe, DatasetResult, build_dataset
+from model.items import Item, user
+from workspace.experiments import stored_result
+from workspace.files import sha256_bytes
+from workspace.tables import Dataset, ModelCall, Project, Proposal, Recipe
+
+
+def chosen_weakness(run: NightRun) -> dict[str, Any] | None:
+    """What the survey chose tonight, or None."""
+    survey = stored_result(run.lab.ledger, run.id, "survey", "survey")
+    return survey if survey and survey["chosen"] else None
+
+
+def data(run: NightRun) -> None:
+    """Generate, verify, deduplicate, decontaminate; nothing when the survey found no usable weakness."""
+    survey = chosen_weakness(run)
+    if survey is not None:
+        target = str(survey["chosen"])
+        run.once("dataset", target, lambda: coarse_task("data", lambda: _data(run, survey, target)))
+
+
+def recipe_text(run: NightRun) -> str:
+    """The recipe of the settings as it is at the base commit."""
+    return (run.base / "recipes" / f"{run.settings.data.recipe}.toml").read_text(encoding="utf-8")
+
+
+def _data(run: NightRun, survey: dict[str, Any], target: str) -> dict[str, Any]:
+    settings, subject, text = run.settings.data, subject_of(run), recipe_text(run)
+    recipe = DataRecipe.from_toml(text, f"recipes/{settings.recipe}.toml").with_settings(
+        problems=settings.problems, samples=settings.samples, replay_prompts=settings.replay_prompts,
+        replay_tokens=settings.replay_tokens,
+    )  # fmt: skip
+    judged = judged_items(run, target, survey)
+    evals = night_evals(run)
+    # survey items are only keys by now; an item is refused by its key, so that a bare one will do
+    surveyed = [Item(key, (user(key),), "", "survey") for key in sorted(judged.survey_keys)]
+    out = run.lab.state / "scratch" / f"dataset-{run.id}"
+    shutil.rmtree(out, ignore_errors=True)
+    result = build_dataset(
+        run.model(subject), evals[target], recipe, out,
+        seed=run.seed("data", target),
+        eval_items=[*judged.forbidden, ("survey", surveyed)],
+        replay_prompts=replay_prompts(),
+        neighbours={name: each for name, each in evals.items() if name != target},
+        parent_sha256=subject.sha256, recipe_sha256=sha256_bytes(text.encode()),
+        on_progress=lambda stage, done, total: run.progress("data", done, total),
+    )  # fmt: skip
+    dataset_id = _register(run, result, survey, target, text, out)
+    shutil.rmtree(out, ignore_errors=True)
+    return {"dataset_id": dataset_id, "target": target, **result.to_json()}
+
+
+def _register(
+    run: NightRun, result: DatasetResult, survey: dict[str, Any], target: str, recipe: str, out: Path
+) -> int:
+    artifacts = run.lab.artifacts
+    parquet = artifacts.put_file(out / PARQUET, "dataset")
+    manifest = artifacts.put_file(out / MANIFEST, "manifest")
+    recipe_sha256 = artifacts.put_bytes(recipe.encode(), "recipe")
+    figures = {
+        "counts": result.counts, "shares": result.shares, "refused": result.refused,
+        "self_share_of_target": result.self_share_of_target,
+    }  # fmt: skip
+    subject = subject_of(run)
+    with run.lab.ledger.write() as session:
+        if session.get(Recipe, recipe_sha256) is None:
+            session.add(Recipe(sha256=recipe_sha256, name=run.settings.data.recipe, kind="posttrain"))
+        proposal = _proposal(session, run, survey, target)
+        same = select(Dataset).where(Dataset.night_id == run.id, Dataset.parquet_sha256 == parquet)
+        row = session.exec(same).first()
+        if row is None:
+            row = Dataset(
+                night_id=run.id, project_id=survey["project_id"], proposal_id=proposal.id,
+                checkpoint_id=subject.id or 0, name=f"night-{run.id}-{target}", target=target, rows=result.rows,
+                parquet_sha256=parquet, manifest_sha256=manifest, recipe_sha256=recipe_sha256, figures=figures,
+            )  # fmt: skip
+            session.add(row)
+            session.add(
+                ModelCall(
+                    night_id=run.id, project_id=survey["project_id"], role="data_author", endpoint="embedded",
+                    model=subject.name, request_sha256=manifest, reply_sha256=parquet, status="done",
+                    seed=str(run.seed("data", target)), tokens_in=result.cost.tokens_in,
+                    tokens_out=result.cost.tokens_out, latency_s=round(result.cost.wall_s, 2),
+                )
+            )  # fmt: skip
+            session.flush()
+        assert row.id is not None
+        return row.id
+
+
+def _proposal(session: Session, run: NightRun, survey: dict[str, Any], target: str) -> Proposal:
+    """The successor's proposal: the hypothesis that training on this data mends the weakness."""
+    same = select(Proposal).where(Proposal.night_id == run.id, Proposal.kind == "posttrain", Proposal.target == target)
+    found = session.exec(same).first()
+    if found is None:
+        project = session.get_one(Project, survey["project_id"])
+        found = Proposal(
+            night_id=run.id, project_id=project.id, kind="posttrain", target=target, slot="model",
+            title=f"Train {target}", hypothesis=project.hypothesis, plan={"recipe": run.settings.data.recipe},
+            author=subject_of(run).name, status="running", base_commit=run.night.base_commit,
+        )  # fmt: skip
+        session.add(found)
+        session.flush()
+    return found
