@@ -1,8 +1,8 @@
 """Every request to a model on the record: paid from a budget, stored once, answered from the store when asked again.
 
-A request and its reply are artifacts; the row that points at them is written after both.  A night that is taken up again
-finds a finished call by (night, role, request, seed) and gets the stored reply, so that nothing is paid for twice.  Values
-of environment variables that look like credentials are cut out before anything is hashed or stored.
+A request and its reply are artifacts; the row that points at them is written after both.  A night that is taken up
+again finds a finished call by (night, role, request, seed) and gets the stored reply: nothing is paid for twice.
+Values of environment variables that look like credentials are cut out before anything is hashed or stored.
 
 Not covered: choosing a model, retrying a call (the roles decide that, with another seed).
 """
@@ -24,10 +24,10 @@ from workspace.artifacts import canonical_json
 from workspace.budget import Budget
 from workspace.files import sha256_bytes
 from workspace.lab import Lab
-from workspace.tables import ModelCall
+from workspace.tables import Checkpoint, ModelCall, Night
 
 EMBEDDED = "embedded"
-SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL|AUTH", re.IGNORECASE)
+SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL|AUTH(?!OR)", re.IGNORECASE)
 SECRET_MIN_LENGTH = 8  # shorter values ("1", "true") occur in any text
 
 
@@ -54,9 +54,9 @@ class Call:
 class Recorder:
     """Makes the calls of one role in one night.
 
-    ``model`` is the name of the checkpoint that answers.  With a budget, the tokens of a call are reserved before it in
-    the scopes ``night:ID``, ``role:ROLE/night:ID`` and, for a project's work, ``project:ID``; ``BudgetExceeded`` is
-    raised before the model is asked.  ``night_id`` None records a call made by hand.
+    ``model`` is the name of the checkpoint that answers; by default the night's subject.  The tokens of a call are
+    reserved before it in the scopes ``night:ID``, ``role:ROLE/night:ID`` and, for a project's work, ``project:ID``;
+    ``BudgetExceeded`` is raised before the model is asked.  ``night_id`` None records a call made by hand.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Recorder:
         night_id: int | None,
         role: str,
         *,
-        model: str,
+        model: str | None = None,
         endpoint: str = EMBEDDED,
         project_id: int | None = None,
         budget: Budget | None = None,
@@ -73,10 +73,10 @@ class Recorder:
         self.lab = lab
         self.night_id = night_id
         self.role = role
-        self.model = model
+        self.model = model if model is not None else _subject_name(lab, night_id)
         self.endpoint = endpoint
         self.project_id = project_id
-        self._budget = budget
+        self._budget = budget or Budget(lab.ledger)
 
     def call(self, request: Mapping[str, Any], work: Callable[[], Outcome], *, seed: int, max_tokens: int) -> Call:
         """The stored reply to ``request`` under ``seed``, or that of ``work()``, which is then stored.
@@ -117,13 +117,13 @@ class Recorder:
         return (
             select(ModelCall)
             .where(
-                col(ModelCall.night_id) == self.night_id if self.night_id is not None else col(ModelCall.night_id).is_(None),
+                col(ModelCall.night_id).is_not_distinct_from(self.night_id),
                 ModelCall.role == self.role,
                 ModelCall.request_sha256 == request_sha256,
                 ModelCall.seed == str(seed),
             )
             .order_by(col(ModelCall.id))
-        )  # fmt: skip
+        )
 
     def _store(self, document: dict[str, Any], outcome: Outcome, seed: int, latency_s: float) -> Call:
         """Files first, then the row."""
@@ -160,12 +160,10 @@ class Recorder:
     def _reserved(self, max_tokens: int) -> Iterator[list[int]]:
         """Hold ``max_tokens`` in every scope; what is appended to the list is what was used."""
         used: list[int] = []
-        if self._budget is None:
-            yield used
-            return
         held: list[int] = []
         try:
-            held.extend(self._budget.reserve(scope, "tokens", max_tokens) for scope in self._scopes())
+            for scope in self._scopes():
+                held.append(self._budget.reserve(scope, "tokens", max_tokens))  # noqa: PERF401 - kept when the next fails
             yield used
         finally:
             for reservation in held:
@@ -176,6 +174,15 @@ class Recorder:
         if self.night_id is not None:
             scopes += [f"night:{self.night_id}", f"role:{self.role}/night:{self.night_id}"]
         return scopes
+
+
+def _subject_name(lab: Lab, night_id: int | None) -> str:
+    with lab.ledger.read() as session:
+        night = session.get(Night, night_id) if night_id is not None else None
+        row = session.get(Checkpoint, night.subject_id) if night is not None and night.subject_id is not None else None
+    if row is None:
+        raise ValueError(f"night {night_id} has no subject: name the model")
+    return row.name
 
 
 def messages_json(conversation: Sequence[Message]) -> list[dict[str, Any]]:

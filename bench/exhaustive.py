@@ -1,8 +1,8 @@
 """Every schedule of a task's space, compiled and ranked by predicted time, for each cell of its table.
 
-    python -m bench.exhaustive rmsnorm                  the optimum against the table's cell, per (target, size)
-    python -m bench.exhaustive rmsnorm --all            every schedule, ranked
-    python -m bench.exhaustive rmsnorm --write KEY …    writes the optimum into the cells KEY = TARGET:SIZE
+    python -m bench.exhaustive rmsnorm               the optimum against the table's cell, per (target, size)
+    python -m bench.exhaustive rmsnorm --all         every schedule, ranked
+    python -m bench.exhaustive rmsnorm --write KEY   writes the optimum into the cell KEY = TARGET:SIZE (or several)
 
 Times are predictions (``kernels.cost``), never measurements. Kernels are the shipped ones and compile without a sandbox.
 """
@@ -10,7 +10,6 @@ Times are predictions (``kernels.cost``), never measurements. Kernels are the sh
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import sys
 import tempfile
@@ -22,11 +21,10 @@ from typing import Any
 
 from kernels.compile import BENCH_DTYPE, Compiler, Resources, bench_shape, table_cells, trusted_compiler
 from kernels.cost import Prediction, predict
+from kernels.library import STARTER_DIR, load_task
 from kernels.search import rank
 from kernels.space import Cell, Value, parse_schedules, render
 from kernels.task import Task
-
-STARTER = Path(__file__).parents[1] / "kernels" / "starter"
 
 
 class FileCache(MutableMapping[str, dict[str, Any]]):
@@ -72,14 +70,7 @@ class Row:
 
 def load(name: str) -> tuple[Task, Path]:
     """A starter task and the path of its kernel."""
-    folder = STARTER / name
-    spec = importlib.util.spec_from_file_location(f"starter_{name}", folder / "task.py")
-    if spec is None or spec.loader is None or not (folder / "task.py").exists():
-        raise SystemExit(f"no task {name!r}; there are {', '.join(sorted(p.name for p in STARTER.iterdir()))}")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    task: Task = module.TASK
-    return task, folder / "kernel.py"
+    return load_task(STARTER_DIR / name), STARTER_DIR / name / "kernel.py"
 
 
 def search_cell(compiler: Compiler, task: Task, source: str, cell: Cell) -> tuple[list[Row], list[str]]:

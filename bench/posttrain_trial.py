@@ -53,7 +53,7 @@ GUARD_ITEMS, REPLAY_TOKENS = 110, 40
 
 def family(name: str) -> Family:
     dataset, config = FAMILIES[name]
-    return Family(name, dataset, config, name, "arithmetic", 16)
+    return Family(name, dataset, config, name, "arithmetic", 24)
 
 
 def own_replies(model: LanguageModel, path: Path) -> list[dict[str, Any]]:
@@ -82,14 +82,16 @@ def make_data(model: LanguageModel, work: Path, name: str, problems: int, judged
     items = [item for item in subject.items(TRAIN_SEED, problems + 200) if item.key not in judged][:problems]
     sampled = items[: min(200, problems)]
     started = time.monotonic()
-    replies = model.reply([item.messages for item in sampled], max_new_tokens=16, temperature=0.7, seed=6)
-    own = {item.key: reply.text for item, reply in zip(sampled, replies, strict=True)
-           if subject.score(item, reply.text).strict}  # fmt: skip
+    replies = model.reply([item.messages for item in sampled], max_new_tokens=24, temperature=0.7, seed=6)
+    own = {item.key: reply for item, reply in zip(sampled, replies, strict=True)
+           if reply.tokens_out < 24 and subject.score(item, reply.text).strict}  # fmt: skip
     print(f"self-sampling: {len(own)} of {len(sampled)} right, {time.monotonic() - started:.0f} s", flush=True)
-    rows = [
-        (item.messages, own.get(item.key, item.gold), "self" if item.key in own else "gold", item.key, name, True)
-        for item in items
-    ]
+    rows: list[tuple[Any, ...]] = []
+    for item in items:
+        if item.key in own:
+            rows.append((item.messages, own[item.key].text, "self", item.key, name, True))
+        else:
+            rows.append((item.messages, item.gold, "gold", item.key, name, True))
     rows += [((user(row["prompt"]),), row["text"], "replay", f"replay {row['prompt']}", "replay", row["ended"])
              for row in own_replies(model, work / "replay.json")]  # fmt: skip
     prose = (STARTER / "anchor_prose.txt").read_text().split("\n\n")
@@ -104,11 +106,12 @@ def make_data(model: LanguageModel, work: Path, name: str, problems: int, judged
     return path
 
 
-def judge(model: LanguageModel, name: str, target_items: int) -> dict[str, Any]:
+def judge(model: LanguageModel, name: str, target_items: int, *, guards: bool = True) -> dict[str, Any]:
     """Every development item once: {"target": [...], "guards": [...], "prose": [[nats, tokens], …], "seconds"}."""
     started = time.monotonic()
     subjects: list[Any] = [(family(name), target_items)]
-    subjects += [(guard, GUARD_ITEMS) for guard in load_evals(STARTER / "evals").values()]
+    if guards:
+        subjects += [(guard, GUARD_ITEMS) for guard in load_evals(STARTER / "evals").values()]
     rows, conversations, budgets = [], [], []
     for subject, count in subjects:
         for item in subject.items(JUDGED_SEED, count):
@@ -117,8 +120,8 @@ def judge(model: LanguageModel, name: str, target_items: int) -> dict[str, Any]:
             budgets.append(subject.MAX_NEW_TOKENS)
     replies = model.reply(conversations, max_new_tokens=budgets)
     found: list[dict[str, Any]] = [
-        {"eval": subject.name, "template": item.template, "key": item.key, "right": subject.score(item, reply.text).strict,
-         "reply": reply.text, "tokens": reply.tokens_out}
+        {"eval": subject.name, "template": item.template, "key": item.key, "reply": reply.text,
+         "right": subject.score(item, reply.text).strict, "tokens": reply.tokens_out}
         for (subject, item), reply in zip(rows, replies, strict=True)
     ]  # fmt: skip
     passages = [
@@ -139,8 +142,8 @@ def summary(parent: dict[str, Any], successor: dict[str, Any]) -> dict[str, Any]
     lost = sum(a["right"] and not b["right"] for a, b in pairs)
     p = stats.binomtest(gained, gained + lost, 0.5).pvalue if gained + lost else 1.0
     result: dict[str, Any] = {
-        "parent": sum(a["right"] for a, _ in pairs), "successor": sum(b["right"] for _, b in pairs), "n": len(pairs),
-        "gained": gained, "lost": lost, "p": float(p),
+        "parent": sum(a["right"] for a, _ in pairs), "successor": sum(b["right"] for _, b in pairs),
+        "n": len(pairs), "gained": gained, "lost": lost, "p": float(p),
     }  # fmt: skip
     kinds: dict[str, list[int]] = {}
     clusters: dict[str, list[int]] = {}
@@ -162,7 +165,8 @@ def summary(parent: dict[str, Any], successor: dict[str, Any]) -> dict[str, Any]
     spread = float(np.sqrt((residual**2).sum() * len(nll) / (len(nll) - 1))) / float(nll[:, 2].sum())
     result["prose"] = {
         "parent": float(np.exp(nll[:, 0].sum() / nll[:, 2].sum())), "tokens": int(nll[:, 2].sum()),
-        "successor": float(np.exp(nll[:, 1].sum() / nll[:, 2].sum())), "log_ratio": delta, "upper": delta + 1.645 * spread,
+        "successor": float(np.exp(nll[:, 1].sum() / nll[:, 2].sum())), "log_ratio": delta,
+        "upper": delta + 1.645 * spread,
     }  # fmt: skip
     return result
 
@@ -173,6 +177,7 @@ def main() -> None:
     parser.add_argument("--family", default="sums", choices=sorted(FAMILIES))
     parser.add_argument("--name", default="trial")
     parser.add_argument("--problems", type=int, default=400)
+    parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--target-items", type=int, default=160)
     parser.add_argument("--set", action="append", default=[], metavar="FIELD=VALUE")
     options = parser.parse_args()
@@ -182,9 +187,13 @@ def main() -> None:
     parent_dir = work / "parent"
     convert_embedded(parent_dir)
     cached = work / f"parent_{options.family}_{options.target_items}.json"
-    parent = LanguageModel.load(parent_dir, 2)
+    parent = LanguageModel.load(parent_dir, options.threads)
     if not cached.exists():
-        cached.write_text(json.dumps(judge(parent, options.family, options.target_items)))
+        others = next(iter(work.glob("parent_*.json")), None)  # the guards are the same for every family
+        found = judge(parent, options.family, options.target_items, guards=others is None)
+        if others is not None:
+            found = {**json.loads(others.read_text()), "target": found["target"]}
+        cached.write_text(json.dumps(found))
     before = json.loads(cached.read_text())
     data = make_data(parent, work, options.family, options.problems, {row["key"] for row in before["target"]})
     del parent
@@ -192,23 +201,25 @@ def main() -> None:
     out.mkdir(exist_ok=True)
     spec = {
         "model_dir": str(parent_dir), "data": [str(data)], "out_dir": str(out), "recipe": recipe.to_dict(),
-        "seed": random.Random(options.name).getrandbits(31), "threads": 2,
+        "seed": random.Random(options.name).getrandbits(31), "threads": options.threads,
         "parent_sha256": sha256_file(parent_dir / "model.safetensors"),
     }  # fmt: skip
     (out / "spec.json").write_text(json.dumps(spec))
     started = time.monotonic()
     with (out / "progress.jsonl").open("w") as log:
-        subprocess.run([sys.executable, "-m", "model.trainer", str(out / "spec.json")], check=True, stdout=log, cwd=ROOT)
+        subprocess.run(
+            [sys.executable, "-m", "model.trainer", str(out / "spec.json")], check=True, stdout=log, cwd=ROOT
+        )
     train_s = time.monotonic() - started
-    after = judge(LanguageModel.load(out / "successor", 2), options.family, options.target_items)
+    after = judge(LanguageModel.load(out / "successor", options.threads), options.family, options.target_items)
     (out / "judged.json").write_text(json.dumps(after))
     found = summary(before, after)
     (out / "summary.json").write_text(json.dumps(found, indent=1))
-    target, guards, prose = found["target"] if "target" in found else found, found["guards"], found["prose"]
+    guards, prose = found["guards"], found["prose"]
     print(
         f"| {options.family} | {options.name}: {' '.join(options.set)} | {train_s:.0f} | {after['seconds']:.0f} "
-        f"| {target['parent']}→{target['successor']} of {target['n']} (+{target['gained']}/−{target['lost']}, "
-        f"p = {target['p']:.1e}) | {100 * guards['difference']:+.1f} (≥ {100 * guards['lower']:+.1f}; "
+        f"| {found['parent']}→{found['successor']} of {found['n']} (+{found['gained']}/−{found['lost']}, "
+        f"p = {found['p']:.1e}) | {100 * guards['difference']:+.1f} (≥ {100 * guards['lower']:+.1f}; "
         f"+{guards['gained']}/−{guards['lost']} of {guards['n']}) | {prose['parent']:.2f}→{prose['successor']:.2f} "
         f"(≤ {100 * (np.exp(prose['upper']) - 1):+.1f}%) |"
     )

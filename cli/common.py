@@ -238,7 +238,9 @@ def _database_or_crash(error: Exception) -> NoReturn:
 
 
 def _full_disk() -> SurroundingsError:
-    return SurroundingsError("", remedy="free some space (nightshift doctor shows where), then run the same command again")
+    return SurroundingsError(
+        "", remedy="free some space (nightshift doctor shows where), then run the same command again"
+    )
 
 
 def _user_text(error: UserError) -> str:

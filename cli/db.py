@@ -30,7 +30,9 @@ def _raw_ledger(lab: Lab, *, must_exist: bool = True) -> Iterator[Ledger]:
 
     file = lab.state / "ledger.db"
     if must_exist and lab.settings.ledger.url is None and not file.is_file():
-        raise SurroundingsError(f"{file} is missing", remedy="nightshift db restore FILE, or db upgrade for an empty one")
+        raise SurroundingsError(
+            f"{file} is missing", remedy="nightshift db restore FILE, or db upgrade for an empty one"
+        )
     lab.state.mkdir(exist_ok=True)
     ledger = Ledger(lab.ledger_url)
     try:
@@ -210,9 +212,13 @@ def _target(url: str) -> Ledger:
     try:
         return Ledger(url)
     except (ArgumentError, NoSuchModuleError) as error:
-        raise UserError(str(error), field="URL", value=url, allowed="e.g. postgresql+psycopg://user@host/name") from None
+        raise UserError(
+            str(error), field="URL", value=url, allowed="e.g. postgresql+psycopg://user@host/name"
+        ) from None
     except ModuleNotFoundError as error:
-        raise SurroundingsError(f"the driver {error.name} is not installed", remedy=f"pip install {error.name}") from None
+        raise SurroundingsError(
+            f"the driver {error.name} is not installed", remedy=f"pip install {error.name}"
+        ) from None
 
 
 def _move(source: Ledger, target: Ledger, url: str) -> dict[str, Any]:

@@ -201,7 +201,9 @@ def _docker_free_gb() -> float | None:
 def _clock(lab: Lab | None) -> Finding:
     now = datetime.now(UTC)
     if now < OLDEST_CLOCK:
-        return Finding("clock", "missing", f"it says {now:%Y-%m-%d %H:%M} UTC, which is past", "set the machine's clock")
+        return Finding(
+            "clock", "missing", f"it says {now:%Y-%m-%d %H:%M} UTC, which is past", "set the machine's clock"
+        )
     newest = _newest_event(lab)
     if newest is not None and newest > now + timedelta(minutes=5):
         return Finding(
@@ -271,7 +273,9 @@ def _ledger(lab: Lab) -> Finding:
 
     file = lab.state / "ledger.db"
     if lab.settings.ledger.url is None and not file.exists():
-        return Finding("ledger", "missing", f"{file} is missing", "nightshift db restore FILE, or db upgrade for a new one")
+        return Finding(
+            "ledger", "missing", f"{file} is missing", "nightshift db restore FILE, or db upgrade for a new one"
+        )
     lab.ledger.dispose()  # opening it compares the schema
     ledger = Ledger(lab.ledger_url, busy_timeout_s=2.0)
     try:

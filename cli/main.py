@@ -51,7 +51,20 @@ def build() -> typer.Typer:
 def _assemble(app: typer.Typer) -> None:
     import importlib
 
-    for name in ("init", "doctor", "night", "serve", "report", "kernel", "data", "eval", "model", "project", "review", "db"):
+    for name in (
+        "init",
+        "doctor",
+        "night",
+        "serve",
+        "report",
+        "kernel",
+        "data",
+        "eval",
+        "model",
+        "project",
+        "review",
+        "db",
+    ):
         try:
             module = importlib.import_module(f"cli.{name}")
         except ModuleNotFoundError as error:

@@ -140,7 +140,9 @@ def rollback(yes: YesOption = False, as_json: JsonOption = False) -> None:
 def export(
     model: ModelArgument,
     to: Annotated[Path, typer.Option("--to", metavar="DIR", help="A new or an empty folder.")],
-    form: Annotated[Literal["safetensors"], typer.Option("--format", help="Stock transformers layout.")] = "safetensors",
+    form: Annotated[
+        Literal["safetensors"], typer.Option("--format", help="Stock transformers layout.")
+    ] = "safetensors",
     as_json: JsonOption = False,
 ) -> None:
     """Copy a checkpoint, verified, into a folder that transformers (and what reads its layout) loads."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from types import TracebackType
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
 
@@ -76,12 +77,14 @@ class _Progress:
         self._begun = time.monotonic()
         self._done: dict[str, float] = {}
 
-    def __enter__(self) -> _Progress:
+    def __enter__(self) -> Self:
         self._update = self._context.__enter__()
         return self
 
-    def __exit__(self, *error: Any) -> None:
-        self._context.__exit__(*error)
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._context.__exit__(kind, error, trace)
 
     def step(self, name: str, done: int, total: int) -> None:
         from flows.context import STEPS, WEIGHTS

@@ -5,9 +5,11 @@ Prefect passes only a night's id between flows (parameters are stored as JSON); 
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +18,7 @@ from sqlmodel import col, select
 
 from model.checkpoints import folder_of
 from model.evals import derive_seed
+from model.items import Eval, Item
 from workspace.budget import Budget
 from workspace.experiments import experiment_id, run_once, stored_result
 from workspace.files import sha256_bytes, write_atomically
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
 STEPS = ("import", "survey", "kernels", "data", "posttrain", "judge", "report")
 # share of a default night's wall clock, for the ETA of the whole; the report shows what each step really took
 WEIGHTS = {"import": 3, "survey": 9, "kernels": 18, "data": 12, "posttrain": 35, "judge": 22, "report": 1}
+SAY_EVERY_S = 10.0  # of lines that come often, such as one per training step
 Progress = Callable[[str, int, int], None]
 
 
@@ -43,10 +47,12 @@ class NightRun:
     sandboxes: Sandboxes
     base: Path  # kernels/, evals/ and recipes/ as they are at the base commit
     progress: Progress
+    speak: Callable[[str], None] = lambda _line: None
     started: float = field(default_factory=time.monotonic)
     spent_before_s: float = 0.0
     took_s: dict[str, float] = field(default_factory=dict)
     resumed: list[str] = field(default_factory=list)
+    _spoke_at: float = 0.0
     _models: dict[str, LanguageModel] = field(default_factory=dict)
 
     @property
@@ -70,14 +76,16 @@ class NightRun:
         secret = int.from_bytes(self.lab.secret("night-seeds")[:8], "big")
         return derive_seed(int(self.night.seed) ^ secret, *purpose)
 
-    def once(self, kind: str, key: str, work: Callable[[], dict[str, Any]], **links: int | None) -> dict[str, Any]:
+    def once(
+        self, kind: str, key: str, work: Callable[[], dict[str, Any]], *, candidate_id: int | None = None
+    ) -> dict[str, Any]:
         """``run_once`` for this night; notes what was already done."""
         done = stored_result(self.lab.ledger, self.id, kind, key)
         if done is not None:
             if self.night.starts > 1:
                 self.resumed.append(f"{kind}/{key}")
             return done
-        return run_once(self.lab.ledger, self.id, kind, key, work, **links)
+        return run_once(self.lab.ledger, self.id, kind, key, work, candidate_id=candidate_id)
 
     def experiment_id(self, kind: str, key: str) -> int:
         found = experiment_id(self.lab.ledger, self.id, kind, key)
@@ -98,6 +106,27 @@ class NightRun:
     def forget_models(self) -> None:
         """Free the memory before a training sandbox needs it."""
         self._models.clear()
+
+    @property
+    def threads(self) -> int:
+        return self.settings.model.threads or os.cpu_count() or 1
+
+    def say(self, line: str, *, often: bool = False) -> None:
+        """A line for the person who watches; one that comes ``often`` is said every ten seconds."""
+        moment = time.monotonic()
+        if not often or moment - self._spoke_at >= SAY_EVERY_S:
+            self._spoke_at = moment
+            self.speak(line)
+
+    @contextmanager
+    def tokens(self, at_most: int) -> Iterator[list[int]]:
+        """Reserve tokens of the night before a batch of local generation; what is appended is what was used."""
+        used: list[int] = []
+        claim = self.budget.reserve(self.scope, "tokens", at_most)
+        try:
+            yield used
+        finally:
+            self.budget.settle(claim, sum(used))
 
     def flag(self, text: str) -> None:
         """Something that the report must say, once per night."""
@@ -123,7 +152,17 @@ def coarse_task(name: str, work: Callable[[], Any], *, retries: int = 0) -> Any:
     from prefect import task
     from prefect.cache_policies import NO_CACHE
 
-    return task(work, name=name, retries=retries, cache_policy=NO_CACHE, persist_result=False)()
+    return task(name=name, retries=retries, cache_policy=NO_CACHE, persist_result=False)(work)()
+
+
+def most_tokens(work: Sequence[tuple[Eval, Sequence[Item]]]) -> int:
+    """An upper bound of the tokens of evals: a token is at least a byte, a template adds few."""
+    return sum(
+        len(message.text.encode()) + 32 + each.MAX_NEW_TOKENS
+        for each, items in work
+        for item in items
+        for message in item.messages
+    )
 
 
 _RUNS: dict[int, NightRun] = {}

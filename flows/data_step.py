@@ -9,10 +9,12 @@ from typing import Any
 from sqlmodel import Session, select
 
 from flows.context import NightRun, coarse_task
-from flows.judged_items import judged_items, replay_prompts
+from flows.judged_items import anchor_prose, judged_items, replay_prompts
+from flows.plan import plan
+from flows.recipes import data_recipe, night_recipe, recipe_text
 from flows.survey_step import night_evals, subject_of
 from model.dataset import MANIFEST, PARQUET, DataRecipe, DatasetResult, build_dataset
-from model.items import Item, user
+from model.items import Eval, Item, user
 from workspace.experiments import stored_result
 from workspace.files import sha256_bytes
 from workspace.tables import Dataset, ModelCall, Project, Proposal, Recipe
@@ -32,40 +34,39 @@ def data(run: NightRun) -> None:
         run.once("dataset", target, lambda: coarse_task("data", lambda: _data(run, survey, target)))
 
 
-def recipe_text(run: NightRun) -> str:
-    """The recipe of the settings as it is at the base commit."""
-    return (run.base / "recipes" / f"{run.settings.data.recipe}.toml").read_text(encoding="utf-8")
-
-
 def _data(run: NightRun, survey: dict[str, Any], target: str) -> dict[str, Any]:
-    settings, subject, text = run.settings.data, subject_of(run), recipe_text(run)
-    recipe = DataRecipe.from_toml(text, f"recipes/{settings.recipe}.toml").with_settings(
-        problems=settings.problems, samples=settings.samples, replay_prompts=settings.replay_prompts,
-        replay_tokens=settings.replay_tokens,
-    )  # fmt: skip
-    judged = judged_items(run, target, survey)
+    subject, text = subject_of(run), recipe_text(run)
+    recipe = data_recipe(run)
+    judged = judged_items(run, target, survey, plan(run, night_recipe(run), data_recipe(run)))
     evals = night_evals(run)
     # survey items are only keys by now; an item is refused by its key, so that a bare one will do
     surveyed = [Item(key, (user(key),), "", "survey") for key in sorted(judged.survey_keys)]
     out = run.lab.state / "scratch" / f"dataset-{run.id}"
     shutil.rmtree(out, ignore_errors=True)
-    result = build_dataset(
-        run.model(subject), evals[target], recipe, out,
-        seed=run.seed("data", target),
-        eval_items=[*judged.forbidden, ("survey", surveyed)],
-        replay_prompts=replay_prompts(),
-        neighbours={name: each for name, each in evals.items() if name != target},
-        parent_sha256=subject.sha256, recipe_sha256=sha256_bytes(text.encode()),
-        on_progress=lambda stage, done, total: run.progress("data", done, total),
-    )  # fmt: skip
+    with run.tokens(_most_tokens(recipe, evals[target])) as used:
+        result = build_dataset(
+            run.model(subject), evals[target], recipe, out,
+            seed=run.seed("data", target),
+            eval_items=[*judged.forbidden, ("survey", surveyed)],
+            replay_prompts=replay_prompts(),
+            neighbours={name: each for name, each in evals.items() if name != target},
+            prose=anchor_prose(),
+            parent_sha256=subject.sha256, recipe_sha256=sha256_bytes(text.encode()),
+            on_progress=lambda _stage, done, total: run.progress("data", done, total),
+        )  # fmt: skip
+        used.append(result.cost.tokens_in + result.cost.tokens_out)
     dataset_id = _register(run, result, survey, target, text, out)
     shutil.rmtree(out, ignore_errors=True)
     return {"dataset_id": dataset_id, "target": target, **result.to_json()}
 
 
-def _register(
-    run: NightRun, result: DatasetResult, survey: dict[str, Any], target: str, recipe: str, out: Path
-) -> int:
+def _most_tokens(recipe: DataRecipe, target: Eval) -> int:
+    """An upper bound: every problem that may be tried, every sample, with prompts of up to 256 tokens."""
+    tries = int(recipe.problems * recipe.oversample) * recipe.samples * (256 + target.MAX_NEW_TOKENS)
+    return tries + recipe.replay_prompts * (256 + recipe.replay_tokens) + recipe.neighbour_problems * 512
+
+
+def _register(run: NightRun, result: DatasetResult, survey: dict[str, Any], target: str, recipe: str, out: Path) -> int:
     artifacts = run.lab.artifacts
     parquet = artifacts.put_file(out / PARQUET, "dataset")
     manifest = artifacts.put_file(out / MANIFEST, "manifest")

@@ -1,7 +1,8 @@
-"""Is the successor better? Parent and successor on the same fresh items, then the gate; the verdict is a row of its own."""
+"""Is the successor better? Parent and successor on the same fresh items, then the gate; the verdict has its own row."""
 
 from __future__ import annotations
 
+import functools
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,9 +11,11 @@ from typing import Any
 
 from sqlmodel import select
 
-from flows.context import NightRun, coarse_task
+from flows.context import NightRun, coarse_task, most_tokens
 from flows.data_step import chosen_weakness
 from flows.judged_items import JudgedItems, judged_items
+from flows.plan import Plan, plan
+from flows.recipes import data_recipe, night_recipe
 from flows.survey_step import store_run, subject_of
 from model import compare as compare_module
 from model.checkpoints import folder_of, hash_files, tree_sha256
@@ -45,12 +48,14 @@ def judge(run: NightRun) -> None:
         return
     with run.lab.ledger.read() as session:
         successor = session.get_one(Checkpoint, trained["checkpoint_id"])
-    judged = judged_items(run, target, survey)
+    planned = plan(run, night_recipe(run), data_recipe(run))
+    judged = judged_items(run, target, survey, planned)
     parent = subject_of(run)
     for place, checkpoint in enumerate((parent, successor)):
-        run.once("evaluate", checkpoint.name, lambda: coarse_task(
-            f"evaluate {checkpoint.name}", lambda: _evaluate(run, checkpoint, judged, place)))  # fmt: skip
-    result = run.once("judge", target, lambda: coarse_task("judge", lambda: _judge(run, parent, successor, judged)))
+        evaluate = functools.partial(_evaluate, run, checkpoint, judged, place)
+        run.once("evaluate", checkpoint.name, functools.partial(coarse_task, f"evaluate {checkpoint.name}", evaluate))
+    decide = functools.partial(_judge, run, parent, successor, judged, planned)
+    result = run.once("judge", target, functools.partial(coarse_task, "judge", decide))
     _record(run, target, result)
 
 
@@ -58,7 +63,9 @@ def _evaluate(run: NightRun, checkpoint: Checkpoint, judged: JudgedItems, place:
     work = [(judged.target, judged.target_items)]
     work += [(judged.guards[name], items) for name, items in sorted(judged.guard_items.items())]
     model = run.model(checkpoint)
-    results = run_evals(model, work, lambda done, total: run.progress("judge", done + place * total, 2 * total))
+    with run.tokens(most_tokens(work)) as used:
+        results = run_evals(model, work, lambda done, total: run.progress("judge", done + place * total, 2 * total))
+        used.append(sum(each.tokens_in + each.tokens_out for each in results))
     prose = [[nll, tokens] for nll, tokens in model.token_nll(judged.prose)]
     roles = ["target", *("guard" for _ in work[1:])]
     stored = {}
@@ -77,12 +84,15 @@ def _score(result: EvalResult) -> dict[str, float | int]:
     return {"n": len(result.rows), "strict": result.accuracy, "stderr": result.stderr, "lenient": result.lenient}
 
 
-def _judge(run: NightRun, parent: Checkpoint, successor: Checkpoint, judged: JudgedItems) -> dict[str, Any]:
+def _judge(
+    run: NightRun, parent: Checkpoint, successor: Checkpoint, judged: JudgedItems, planned: Plan
+) -> dict[str, Any]:
     before = stored_result(run.lab.ledger, run.id, "evaluate", parent.name)
     after = stored_result(run.lab.ledger, run.id, "evaluate", successor.name)
-    assert before is not None and after is not None
+    assert before is not None
+    assert after is not None
     settings = run.settings.judge
-    gate = GateSettings(alpha=settings.alpha, margin=settings.margin, prose_margin=settings.prose_margin)
+    gate = GateSettings(alpha=settings.alpha, margin=planned.margin, prose_margin=settings.prose_margin)
     prose = PairedProse([tuple(row) for row in before["prose"]], [tuple(row) for row in after["prose"]])
     found = compare(
         parent.name, successor.name, _pairs(run, before, after, judged), prose,
@@ -144,9 +154,7 @@ def _record(run: NightRun, target: str, result: dict[str, Any]) -> None:
     with run.lab.ledger.write() as session:
         successor = session.get_one(Checkpoint, trained["checkpoint_id"])
         proposal = session.exec(
-            select(Proposal).where(
-                Proposal.night_id == run.id, Proposal.kind == "posttrain", Proposal.target == target
-            )
+            select(Proposal).where(Proposal.night_id == run.id, Proposal.kind == "posttrain", Proposal.target == target)
         ).one()
         if session.exec(select(Verdict.id).where(Verdict.experiment_id == experiment)).first() is None:
             session.add(

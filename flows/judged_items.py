@@ -12,6 +12,7 @@ from importlib import resources
 from typing import Any
 
 from flows.context import NightRun
+from flows.plan import Plan
 from flows.survey_step import night_evals
 from model.evals import draw_items, load_evals
 from model.items import Eval, Item
@@ -34,7 +35,7 @@ class JudgedItems:
         return [(self.target.name, self.target_items), *sorted(self.guard_items.items())]
 
 
-def judged_items(run: NightRun, target_name: str, survey: dict[str, Any]) -> JudgedItems:
+def judged_items(run: NightRun, target_name: str, survey: dict[str, Any], planned: Plan) -> JudgedItems:
     """Draw them; the same night draws the same items again."""
     target = night_evals(run)[target_name]
     keys = run.lab.artifacts.get_json(survey["items_sha256"])
@@ -42,9 +43,9 @@ def judged_items(run: NightRun, target_name: str, survey: dict[str, Any]) -> Jud
     settings = run.settings.judge
     guards = load_evals(run.base / "evals")
     guards.pop(target_name, None)
-    share = -(-settings.guard_items // max(len(guards), 1))
+    share = -(-planned.guard_items // max(len(guards), 1))
     drawn = {name: draw_items(guard, run.seed("judge", name), share) for name, guard in guards.items()}
-    missing = settings.guard_items - sum(len(items) for items in drawn.values())
+    missing = planned.guard_items - sum(len(items) for items in drawn.values())
     for name, guard in guards.items():  # a guard with few distinct items leaves its share to the others
         if missing > 0 and len(drawn[name]) >= share:
             more = draw_items(guard, run.seed("judge", name), share + missing)
@@ -59,10 +60,18 @@ def judged_items(run: NightRun, target_name: str, survey: dict[str, Any]) -> Jud
 
 def prose_passages() -> list[str]:
     """The shipped prose, a passage per paragraph: perplexity on it is a guard."""
-    folder = resources.files("model") / "starter" / "prose"
-    texts = [item.read_text(encoding="utf-8") for item in sorted(folder.iterdir(), key=lambda each: each.name)
-             if item.name.endswith(".txt")]  # fmt: skip
-    return [passage.strip() for text in texts for passage in text.split("\n\n") if passage.strip()]
+    files = sorted((resources.files("model") / "starter" / "prose").iterdir(), key=lambda each: each.name)
+    texts = [file.read_text(encoding="utf-8") for file in files if file.name.endswith(".txt")]
+    return [passage for text in texts for passage in _split(text)]
+
+
+def anchor_prose() -> list[str]:
+    """Other shipped prose, which a successor is anchored on; none of it is a guard's."""
+    return _split((resources.files("model") / "starter" / "anchor_prose.txt").read_text(encoding="utf-8"))
+
+
+def _split(text: str) -> list[str]:
+    return [passage.strip() for passage in text.split("\n\n") if passage.strip()]
 
 
 def replay_prompts() -> list[str]:

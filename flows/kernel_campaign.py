@@ -6,6 +6,7 @@ has tuned come first.  Every candidate is an experiment of its own, so a killed 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,7 @@ from agents.kernel_author import Move, propose_moves
 from agents.record import Recorder
 from flows.context import NightRun, coarse_task
 from flows.projects import night_projects
+from flows.spending import work_on
 from flows.survey_step import subject_of
 from flows.words import commit_message, slug
 from kernels.judge import Judge, judge_sha256
@@ -37,6 +39,7 @@ class Incumbent:
     cells: tuple[Cell, ...]
     predicted_us: dict[Cell, float]
     floor_us: dict[Cell, float]
+    costs: dict[Cell, dict[str, float | int | str]]
 
 
 def campaigns(run: NightRun) -> None:
@@ -50,9 +53,14 @@ def campaigns(run: NightRun) -> None:
     cells = run.settings.kernels.targets
     with Judge(run.lab.secret("kernel-judge"), run.sandboxes, cells) as judge:
         for index, name in enumerate(names):
-            run.progress("kernels", index * run.settings.kernels.candidates, len(names) * run.settings.kernels.candidates)
+            run.progress(
+                "kernels", index * run.settings.kernels.candidates, len(names) * run.settings.kernels.candidates
+            )
             campaign = Campaign(run, judge, tasks[name], wanted.get(name), index, len(names))
+            begun = time.monotonic()
             coarse_task(f"kernel {name}", campaign.work)
+            if name in wanted:
+                work_on(run, wanted[name].id, time.monotonic() - begun)
 
 
 class Campaign:
@@ -93,7 +101,9 @@ class Campaign:
 
     def _incumbent(self, source: str, cells: tuple[Cell, ...]) -> Incumbent | None:
         def work() -> dict[str, Any]:
-            result = self.judge.check(self.task, source, profile=self.run.settings.kernels.judge, cells=self._both(cells))
+            result = self.judge.check(
+                self.task, source, profile=self.run.settings.kernels.judge, cells=self._both(cells)
+            )
             return {**result.to_json(), "cells": result.cells_to_json()}
 
         found = self.run.once("kernel", f"{self.task.name}/incumbent", work)
@@ -106,6 +116,7 @@ class Campaign:
             source, cells,
             {cell: predictions[cell]["time_us"] for cell in cells},
             {cell: predictions[cell]["floor_us"] for cell in cells},
+            {cell: predictions[cell].get("terms", {}) for cell in cells},
         )  # fmt: skip
 
     def _both(self, cells: Sequence[Cell]) -> list[Cell]:
@@ -115,17 +126,15 @@ class Campaign:
     def _moves(self, incumbent: Incumbent) -> list[Move]:
         """What the model proposes, stored at once, so that a resumed night works on the same candidates."""
 
+        project_id = self.project.id if self.project else None
+
         def work() -> dict[str, Any]:
-            wanted = self.run.settings.kernels.candidates
-            recorder = Recorder(self.run.lab, self.run.id, "kernel_author")
-            subject = subject_of(self.run)
-            moves: list[Move] = []
-            for place, cell in enumerate(incumbent.cells):
-                share = (wanted - len(moves)) // (len(incumbent.cells) - place)
-                moves += propose_moves(
-                    self.run.model(subject), self.task, incumbent.source, [cell], self._failures(), share,
-                    self.run.seed("moves", self.task.name, *cell) % 2**32, recorder,
-                )  # fmt: skip
+            moves = propose_moves(
+                self.run.model(subject_of(self.run)), self.task, incumbent.source, incumbent.cells, self._failures(),
+                self.run.settings.kernels.candidates, self.run.seed("moves", self.task.name) % 2**63,
+                Recorder(self.run.lab, self.run.id, "kernel_author", project_id=project_id),
+                costs=incumbent.costs,
+            )  # fmt: skip
             return {"moves": [move.to_json() for move in moves]}
 
         stored = self.run.once("propose", self.task.name, work)
@@ -188,7 +197,9 @@ class Campaign:
 
     def _verdict(self, candidate: Candidate, key: str, result: dict[str, Any]) -> None:
         experiment = self.run.experiment_id("kernel", key)
-        figures = {name: result[name] for name in ("reasons", "ratio", "predicted_us", "incumbent_us", "floor_us", "cell")}
+        figures = {
+            name: result[name] for name in ("reasons", "ratio", "predicted_us", "incumbent_us", "floor_us", "cell")
+        }
         with self.run.lab.ledger.write() as session:
             if session.exec(select(Verdict.id).where(Verdict.experiment_id == experiment)).first() is None:
                 session.add(
@@ -232,7 +243,7 @@ class Campaign:
                 night_id=self.run.id, project_id=self.project.id if self.project else None, kind="kernel",
                 target=self.task.name, slot=slot,
                 title=f"{self.task.name}: schedule of {cell[0]} at {cell[1]}",
-                hypothesis=f"predicted {time_us:.1f} us instead of {before_us:.1f} us ({1 - time_us / before_us:.1%} less)",
+                hypothesis=f"predicted {time_us:.1f} us, not {before_us:.1f} us ({1 - time_us / before_us:.1%} less)",
                 plan={"cell": list(cell), "predicted_us": time_us, "incumbent_us": before_us,
                       "floor_us": incumbent.floor_us[cell], "ratio": time_us / before_us},
                 author=subject.name, status="running", level="compiled", base_commit=self.run.night.base_commit,

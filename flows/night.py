@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING, Any
 
 from sqlmodel import col, select
 
-from flows.context import STEPS, NightRun, Progress, export_base, forget, register, settings_sha256
+from flows.context import STEPS, NightRun, Progress, export_base, forget, register, running, settings_sha256
 from flows.server import prefect_server
+from flows.spending import work_on
 from flows.summary import summarise
 from model import checkpoints
-from workspace import process
 from workspace.budget import Budget, BudgetExceeded
 from workspace.errors import Interrupted, NightshiftError, SurroundingsError, UserError
-from workspace.experiments import reap_lost
+from workspace.experiments import reap_lost, stored_result
 from workspace.fingerprint import fingerprint
 from workspace.lab import Lab
 from workspace.lock import exclusive
@@ -59,11 +59,11 @@ def run_night(
     if wrong:
         raise UserError("no such kind of work", field="--only", value=wrong[0], allowed=", ".join(KINDS))
     with exclusive(lab.state / "night.lock", "a night in this lab"), prefect_server() as server:
-        sandboxes = Sandboxes(lab.settings.sandbox, process.identity(), lab_id=lab.lab_id)
+        sandboxes = Sandboxes(lab.settings.sandbox, lab.lab_id, lab.state / "scratch")
         sandboxes.check()
         _need_space(lab)
         night, settings_text, taken_up = _take_up(lab, budget_s, only or [])
-        run = _open_run(lab, night, settings_text, sandboxes, progress)
+        run = _open_run(lab, night, settings_text, sandboxes, progress, say)
         cleaned = _clean_up(run)
         if taken_up:
             say(f"night {run.id} goes on ({night.status} at its {night.starts - 1}. start)")
@@ -72,8 +72,7 @@ def run_night(
             say(f"night {run.id} begins: {night.budget_wall_s:.0f} s, profile {night.profile}")
         register(run)
         try:
-            with sandboxes:
-                status = _carry(run, server, say)
+            status = _carry(run, server, say)
         except (KeyboardInterrupt, Interrupted):
             _close(run, "interrupted")
             raise
@@ -127,9 +126,11 @@ def _take_up(lab: Lab, budget_s: float | None, only: list[str]) -> tuple[Night, 
     return night, text, False
 
 
-def _open_run(lab: Lab, night: Night, settings_text: str, sandboxes: Sandboxes, progress: Progress) -> NightRun:
+def _open_run(
+    lab: Lab, night: Night, settings_text: str, sandboxes: Sandboxes, progress: Progress, say: Callable[[str], None]
+) -> NightRun:
     settings = load_settings(lab.root / FILE, night.profile, settings_text)
-    run = NightRun(lab, night, settings, sandboxes, export_base(lab, night.base_commit), progress)
+    run = NightRun(lab, night, settings, sandboxes, export_base(lab, night.base_commit), progress, say)
     budget = run.budget
     caps = settings.budget
     budget.set_cap(run.scope, "wall_s", night.budget_wall_s)
@@ -148,6 +149,7 @@ def _clean_up(run: NightRun) -> list[str]:
     removed += [f"worktree {name} removed" for name in lab.git.delete_worktrees()]
     removed += [f"checkpoint folder {name} removed" for name in checkpoints.sweep(lab)]
     shutil.rmtree(lab.state / "scratch", ignore_errors=True)
+    (lab.state / "scratch").mkdir()
     for training in (lab.state / "training").glob("*"):
         if training.name != f"night-{run.id}":
             shutil.rmtree(training, ignore_errors=True)
@@ -187,7 +189,7 @@ def _carry(run: NightRun, server: Server, say: Callable[[str], None]) -> str:
             say(f"{name}: {run.spent_s():.0f} s of {run.night.budget_wall_s:.0f} s spent")
             try:
                 with _timed(run, name):
-                    _as_flow(name, steps[name], run)(night_id)
+                    _as_flow(name, steps[name])(night_id)
             except BudgetExceeded as error:
                 run.flag(f"budget: {error.message}; {name} and what follows did not run")
                 return "budget"
@@ -196,13 +198,13 @@ def _carry(run: NightRun, server: Server, say: Callable[[str], None]) -> str:
     return str(night(run.id))
 
 
-def _as_flow(name: str, step: Callable[[NightRun], None], run: NightRun) -> Callable[[int], None]:
+def _as_flow(name: str, step: Callable[[NightRun], None]) -> Callable[[int], None]:
     """A step as a sub-flow of its own, so that Prefect shows it, with its own state."""
     from prefect import flow
 
     @flow(name=name, validate_parameters=False)
     def step_flow(night_id: int) -> None:
-        step(run)
+        step(running(night_id))
 
     return step_flow
 
@@ -224,7 +226,11 @@ def _timed(run: NightRun, name: str) -> Iterator[None]:
     try:
         yield
     finally:
-        run.took_s[name] = round(run.took_s.get(name, 0.0) + time.monotonic() - begun, 1)
+        took_s = time.monotonic() - begun
+        run.took_s[name] = round(run.took_s.get(name, 0.0) + took_s, 1)
+        if name in ("data", "posttrain", "judge"):
+            survey = stored_result(run.lab.ledger, run.id, "survey", "survey") or {}
+            work_on(run, survey.get("project_id"), took_s)
         _settle_wall(run)
         run.progress(name, 1, 1)
 
@@ -276,4 +282,3 @@ def _finish(run: NightRun, status: str, on_report: Callable[[int], Path | None])
     if report is not None:
         summary["report"] = str(report)
     return summary
-

@@ -18,8 +18,8 @@ def deployment_name(lab: Lab) -> str:
 def serve_nights(lab: Lab) -> None:
     """Register the deployment and run what comes due, until interrupted. A Prefect server must answer already."""
     from prefect.client.schemas.objects import ConcurrencyLimitConfig, ConcurrencyLimitStrategy
-    from prefect.deployments.runner import EntrypointType
     from prefect.schedules import Cron
+    from prefect.types.entrypoint import EntrypointType
 
     from flows.scheduled import scheduled_night
 

@@ -63,7 +63,9 @@ class Server:
                 tail = self._log.read_text(errors="replace")[-600:] if self._process and self._log.exists() else ""
                 raise SurroundingsError(
                     f"no Prefect server answers at {self.api_url} {tail}".rstrip(),
-                    remedy="unset PREFECT_API_URL to have one started here" if not self._process else f"see {self._log}",
+                    remedy="unset PREFECT_API_URL to have one started here"
+                    if not self._process
+                    else f"see {self._log}",
                 )
             time.sleep(0.1)
 
@@ -122,7 +124,8 @@ def _start(port: int, log: Path) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
             [*command, "--log-level", "warning"],
             stdin=subprocess.DEVNULL, stdout=stream, stderr=stream,
-            preexec_fn=die_with_parent, start_new_session=True,
+            preexec_fn=die_with_parent,  # noqa: PLW1509  two system calls, no lock, no allocation
+            start_new_session=True,
         )  # fmt: skip
 
 
@@ -134,7 +137,7 @@ def _free_port() -> int:
 
 def _healthy(api_url: str) -> bool:
     try:
-        with urllib.request.urlopen(f"{api_url}/health", timeout=2) as reply:
+        with urllib.request.urlopen(f"{api_url}/health", timeout=2) as reply:  # noqa: S310  loopback or configured
             return bool(reply.status == 200)
     except (urllib.error.URLError, OSError):
         return False

@@ -8,9 +8,9 @@ from importlib.resources.abc import Traversable
 
 README = """# A Nightshift lab
 
-`nightshift.toml` holds the settings, `kernels/` one folder per Triton kernel (`task.py` is the judge's side, `kernel.py`
-the current best), `evals/` one file per eval, `recipes/` how data are made and models trained. `.nightshift/` is state:
-ledger, artifacts, checkpoints; it is not tracked.
+`nightshift.toml` holds the settings, `kernels/` one folder per Triton kernel (`task.py` is the judge's side,
+`kernel.py` the current best), `evals/` one file per eval, `recipes/` how data are made and models trained.
+`.nightshift/` is state: ledger, artifacts, checkpoints; it is not tracked.
 
     nightshift night            one night, now
     nightshift report           the morning after

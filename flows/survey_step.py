@@ -8,14 +8,17 @@ from typing import Any
 
 from sqlmodel import Session, select
 
-from agents.surveyor import describe_weakness
+from agents.record import Recorder
+from agents.surveyor import Reading, describe_weakness, read_weakness
 from flows.context import NightRun, coarse_task
 from flows.projects import night_projects, project_eval
+from flows.recipes import data_recipe
 from model import checkpoints
 from model.evals import EvalResult
 from model.families import load_families
 from model.items import Eval, Item
-from model.survey import Choice, choose_weakness, survey as run_survey
+from model.survey import Choice, choose_weakness
+from model.survey import survey as run_survey
 from workspace.tables import Checkpoint, EvalRun, Night, Project, Weakness
 
 
@@ -45,7 +48,7 @@ def night_evals(run: NightRun) -> dict[str, Eval]:
     """What a weakness may be found in: the families of the settings, and the evals of people's projects."""
     evals: dict[str, Eval] = dict(load_families(run.settings.survey.families))
     for project in night_projects(run.lab, ("data", "posttrain")):
-        handed_in = project_eval(run.lab, project, run.sandboxes)
+        handed_in = project_eval(run.lab, project, run.sandboxes, evals_dir=run.base / "evals")
         if handed_in is not None:
             evals[project.target] = handed_in
     return evals
@@ -58,21 +61,27 @@ def survey(run: NightRun) -> None:
 
 def items_needed(run: NightRun) -> int:
     """How many distinct items a family needs, so that what is drawn is a small part of it."""
-    return run.settings.data.distinct_factor * (run.settings.data.problems + run.settings.judge.target_items)
+    return run.settings.data.distinct_factor * (data_recipe(run).problems + run.settings.judge.target_items)
 
 
 def _survey(run: NightRun) -> dict[str, Any]:
     subject, settings = subject_of(run), run.settings.survey
-    found = run_survey(
-        run.model(subject), night_evals(run), settings.items, run.seed("survey"),
-        needed_items=items_needed(run), on_progress=lambda done, total: run.progress("survey", done, total),
-    )  # fmt: skip
+    evals = night_evals(run)
+    prompt_tokens = 512  # more than any family's question has
+    with run.tokens(sum(settings.items * (prompt_tokens + each.MAX_NEW_TOKENS) for each in evals.values())) as used:
+        found = run_survey(
+            run.model(subject), evals, settings.items, run.seed("survey"),
+            needed_items=items_needed(run), on_progress=lambda done, total: run.progress("survey", done, total),
+        )  # fmt: skip
+        used.append(sum(each.tokens_in + each.tokens_out for each in found.results.values()))
     _store_runs(run, subject, found.results, found.items)
     ranking = choose_weakness(found.rows, items_needed(run), settings.exclude)
     choice, project = _choose(run, ranking)
     weakness_id = project_id = None
     if choice is not None:
-        weakness_id, project_id = _record(run, choice, project)
+        recorder = Recorder(run.lab, run.id, "surveyor")
+        reading = read_weakness(run.model(subject), choice.to_json(), recorder, run.seed("surveyor") % 2**32)
+        weakness_id, project_id = _record(run, choice, project, reading)
     else:
         run.flag("no family is a usable weakness tonight: nothing to train on; the survey says why for each")
     keys = {name: [item.key for item in items] for name, items in found.items.items()}
@@ -103,8 +112,10 @@ def store_run(
     sha256 = run.lab.artifacts.put_bytes("\n".join(lines).encode(), "eval-rows")
     experiment = run.experiment_id(*owner)
     with run.lab.ledger.write() as session:
-        same = select(EvalRun.id).where(EvalRun.experiment_id == experiment, EvalRun.eval == result.eval,
-                                        EvalRun.checkpoint_id == checkpoint.id, EvalRun.rows_sha256 == sha256)  # fmt: skip
+        same = select(EvalRun.id).where(
+            EvalRun.experiment_id == experiment, EvalRun.eval == result.eval, EvalRun.rows_sha256 == sha256,
+            EvalRun.checkpoint_id == checkpoint.id,
+        )  # fmt: skip
         if session.exec(same).first() is None:
             session.add(
                 EvalRun(
@@ -135,7 +146,7 @@ def _choose(run: NightRun, ranking: list[Choice]) -> tuple[Choice | None, Projec
     return None, None
 
 
-def _record(run: NightRun, choice: Choice, project: Project | None) -> tuple[int, int]:
+def _record(run: NightRun, choice: Choice, project: Project | None, reading: Reading | None) -> tuple[int, int]:
     """The weakness, and its project: the person's, one that an earlier night opened, or a new one."""
     with run.lab.ledger.write() as session:
         name = choice.row.family
@@ -146,11 +157,15 @@ def _record(run: NightRun, choice: Choice, project: Project | None) -> tuple[int
             weakness = Weakness(night_id=run.id, kind="eval", name=name, figures=choice.to_json())
             session.add(weakness)
             session.flush()
-        owner = project or _own_project(session, run, choice, weakness)
+        if project is not None and project.status == "open":
+            session.get_one(Project, project.id).status = "active"
+        owner = project or _own_project(session, run, choice, weakness, reading)
         return weakness.id or 0, owner.id or 0
 
 
-def _own_project(session: Session, run: NightRun, choice: Choice, weakness: Weakness) -> Project:
+def _own_project(
+    session: Session, run: NightRun, choice: Choice, weakness: Weakness, reading: Reading | None
+) -> Project:
     found = session.exec(
         select(Project).where(
             Project.origin == "model", Project.kind == "posttrain", Project.target == weakness.name,
@@ -158,7 +173,7 @@ def _own_project(session: Session, run: NightRun, choice: Choice, weakness: Weak
         )
     ).first()  # fmt: skip
     if found is None:
-        title, hypothesis = describe_weakness(choice.to_json())
+        title, hypothesis = describe_weakness(choice.to_json(), reading)
         found = Project(
             title=title, hypothesis=hypothesis, kind="posttrain", target=weakness.name, owner=subject_of(run).name,
             origin="model", members=[], status="active", weakness_id=weakness.id,

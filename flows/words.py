@@ -21,8 +21,9 @@ def commit_message(proposal: Proposal, candidate: Candidate, author: Checkpoint,
     body = textwrap.fill(
         f"The schedule of the cell ({target}, {size}) becomes {schedule}. The cost model predicts "
         f"{plan['predicted_us']:.1f} us where the incumbent is predicted to take {plan['incumbent_us']:.1f} us "
-        f"(floor {plan['floor_us']:.1f} us). This is a prediction: nothing was measured on a device. The kernel was right "
-        "in Triton's interpreter against the fp64 reference, on shown and held-out shapes, and compiles ahead of time.",
+        f"(floor {plan['floor_us']:.1f} us). This is a prediction: nothing was measured on a device. "
+        "The kernel was right in Triton's interpreter against the fp64 reference, on shown and held-out shapes, "
+        "and compiles ahead of time.",
         width=100,
     )
     trailers = [

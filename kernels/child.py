@@ -43,7 +43,11 @@ class Child:
     def run(self) -> None:
         """All cases, until one raises; ends with a frame ``{"done": true}``."""
         np.seterr(all="ignore")
-        confine.restrict(memory_bytes=self.header["memory_bytes"], file_bytes=self.header["output_bytes"])
+        confine.restrict(
+            memory_bytes=self.header["memory_bytes"],
+            file_bytes=self.header["output_bytes"],
+            cpu_s=self.header["cpu_s"],
+        )
         host = self._load()
         if host is None:
             return
@@ -116,7 +120,9 @@ class Child:
             header["outputs"] = self._outputs(result, inputs, memory, blobs)
         header["counted"] = vars(memory.counted) | {"launches": self._launches}
         self._reply(header, blobs.joined())
-        return error is None
+        outputs = header.get("outputs", [])
+        hopeless = memory.findings or any(o.get("aliased") or o.get("unwritten") or o.get("foreign") for o in outputs)
+        return error is None and not hopeless
 
     def _arguments(self, case: dict[str, Any], memory: Memory) -> tuple[list[Any], list[tuple[torch.Tensor, Buffer]]]:
         """The arguments in order; tensors of one place and shape live at one address in every call, with new values."""

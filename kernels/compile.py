@@ -5,8 +5,8 @@
         result.resources[("sm_90", 4096)].registers
 
 The candidate is imported and compiled in a warm sandbox (``kernels.compile_guest``); this side says what is to be
-compiled, bounds the wait, checks the answer's form and keeps it by content. ``trusted_compiler`` does the same in a plain
-child process and is for sources that we ship ourselves.
+compiled, bounds the wait, checks the answer's form and keeps it by content. ``trusted_compiler`` does the same in a
+plain child process and is for sources that we ship ourselves.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
 
@@ -195,7 +195,7 @@ class Compiler:
         if guest is not None:
             guest.close()
 
-    def __enter__(self) -> Compiler:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -325,7 +325,7 @@ def _open_sandbox(sandboxes: Sandboxes | None) -> Guest:
     from workspace.sandbox_job import SandboxJob, SandboxLimits
 
     assert sandboxes is not None
-    limits = SandboxLimits(memory_mb=2048, cpus=2, pids=64, timeout_s=120, tmpfs_mb=256, file_mb=64)
+    limits = SandboxLimits(memory_mb=2048, cpus=2, pids=64, timeout_s=300, tmpfs_mb=256, file_mb=64)
     job = SandboxJob(
         argv=["python", "-m", "kernels.compile_guest"],
         env={"TRITON_DEFAULT_FP_FUSION": "1", "TRITON_HOME": "/tmp", "OMP_NUM_THREADS": "1"},
@@ -339,14 +339,14 @@ def _open_sandbox(sandboxes: Sandboxes | None) -> Guest:
 def trusted_compiler(
     cache: MutableMapping[str, dict[str, Any]] | None = None, shared_cache_dir: Path | None = None
 ) -> Compiler:
-    """A compiler whose guest is a plain child process without a sandbox: for kernels that we ship, never for others'."""
+    """A compiler whose guest is a plain child process, no sandbox: for kernels that we ship, never for others'."""
     return Compiler(None, cache, open_guest=LocalGuest, shared_cache_dir=shared_cache_dir)
 
 
 class LocalGuest:
     """``kernels.compile_guest`` as a child process on a socket in a temporary folder."""
 
-    START_TIMEOUT_S = 120.0
+    START_TIMEOUT_S = 300.0
 
     def __init__(self) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="compile-guest-")

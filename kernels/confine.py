@@ -143,7 +143,7 @@ _PROCESS_EVENTS = frozenset(
     "_thread.start_new_thread _thread.start_joinable_thread signal.pthread_kill".split()
 )
 _SANDBOX_EVENTS = frozenset(
-    "gc.get_objects gc.get_referrers gc.get_referents os.listdir os.scandir os.remove os.rename os.mkdir os.rmdir "
+    "gc.get_objects gc.get_referrers gc.get_referents os.remove os.rename os.mkdir os.rmdir "
     "os.link os.symlink os.truncate os.chmod os.chown os.utime os.putenv os.unsetenv os.chdir os.fchdir os.mkfifo "
     "shutil.rmtree shutil.copyfile shutil.move shutil.copytree shutil.make_archive tempfile.mkstemp tempfile.mkdtemp "
     "sys.settrace sys.setprofile sys._current_frames sys._current_exceptions code.__new__ function.__new__ "
@@ -167,8 +167,8 @@ def watch(allowed_roots: tuple[str, ...], on_violation: Callable[[int, str], Non
             on_violation(EXIT_PROCESS, event)
         elif event in _SANDBOX_EVENTS or event.startswith(("socket.", "ftplib.", "http.", "smtplib.")):
             on_violation(EXIT_SANDBOX, event)
-        elif event == "open":
-            path, _, flags = arguments
+        elif event in ("open", "os.listdir", "os.scandir"):
+            path, flags = arguments[0], arguments[2] if event == "open" else 0
             if isinstance(path, bytes):
                 path = os.fsdecode(path)
             writing = isinstance(flags, int) and flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC)

@@ -39,7 +39,9 @@ Cell = tuple[str, int]
 Verdict = Literal["accepted", "rejected", "error"]
 Profile = Literal["full", "smoke"]
 
-CANDIDATE_TIMEOUT_S = 20.0
+CANDIDATE_TIMEOUT_S = 30.0
+CANDIDATE_CPU_S = 15.0
+"""An endless loop ends by its processor time; the wall clock leaves room for a busy machine."""
 GRACE_S = 2.0
 OUTPUT_BYTES = 1 << 20
 MEMORY_BYTES = 1 << 30
@@ -71,6 +73,10 @@ class CheckResult:
     def accepted(self) -> bool:
         """Whether the verdict is `accepted`."""
         return self.verdict == "accepted"
+
+    def cells_to_json(self) -> list[dict[str, Any]]:
+        """One entry per compiled cell: target, size, resources, and the prediction where there is one."""
+        return self.cells
 
     def to_json(self) -> dict[str, Any]:
         """The document that other programs rely on; ``cells`` and ``notes`` are ours besides."""
@@ -217,6 +223,7 @@ class Judge:
             "host": task.host,
             "cases": [case.header(task, blobs) for case in cases],
             "timeout_s": self._timeout_s,
+            "cpu_s": max(1, round(min(CANDIDATE_CPU_S, self._timeout_s))),
             "memory_bytes": MEMORY_BYTES,
             "output_bytes": OUTPUT_BYTES,
             "max_output_bytes": max(reference.nbytes for case in cases for reference in case.expected),

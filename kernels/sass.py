@@ -1,4 +1,4 @@
-"""Reads a disassembled kernel (SASS text of ``cuobjdump -sass``): sizes, instruction mix, spills, loops, critical path.
+"""Reads a disassembled kernel (SASS text of ``nvdisasm -c``): sizes, instruction mix, spills, loops, critical path.
 
 The critical path is that of one warp alone on an SM that issues in order and stalls where an operand is not ready,
 which is how these GPUs work: the compiler sets a scoreboard per long-latency result and fixed stall counts otherwise
@@ -10,12 +10,15 @@ Not covered: branches other than loops (walked as if not taken), bank conflicts,
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import re
 from collections import Counter
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 _LINE = re.compile(r"/\*([0-9a-f]{4,})\*/\s+(?:\{\s*)?(@!?U?P\w+\s+)?([A-Z][\w.]*)\s*([^;]*);")
+_LABEL = re.compile(r"^\s*(\.L_x?_?\d+):", re.MULTILINE)
 _REGISTER = re.compile(r"\b(UR|R|UP|P)(\d+)\b(\.64)?")
 
 # Dependent-issue latencies in cycles; Luo et al., arXiv:2402.13499, and Abdelkhalik et al., Demystifying the Nvidia
@@ -105,19 +108,41 @@ class SassSummary:
 
 
 def parse(text: str) -> list[Instruction]:
-    """The instructions of the first function in ``text``, without padding and the trap loop at the end."""
+    """The instructions of the first function in ``text``, without padding and the trap loop at the end.
+
+    Branch targets are addresses: nvdisasm's labels are replaced by the address of the instruction that follows them.
+    """
     instructions: list[Instruction] = []
-    for match in _LINE.finditer(text):
+    labels: dict[str, int] = {}
+    waiting: list[str] = []
+    for line in text.splitlines():
+        label = _LABEL.match(line)
+        if label is not None:
+            waiting.append(label.group(1))
+            continue
+        match = _LINE.search(line)
+        if match is None:
+            continue
         address, guard, name, operands = match.groups()
+        if instructions and int(address, 16) <= instructions[-1].address:
+            break  # the next function begins
+        labels |= dict.fromkeys(waiting, int(address, 16))
+        waiting = []
         opcode, *modifiers = name.split(".")
         parts = tuple(part.strip() for part in operands.split(",") if part.strip())
-        item = Instruction(int(address, 16), (guard or "").strip(), opcode, tuple(modifiers), parts)
-        if instructions and item.address <= instructions[-1].address:
-            break  # the next function begins
-        instructions.append(item)
-    while instructions and (instructions[-1].opcode == "NOP" or _jump(instructions[-1]) == instructions[-1].address):
-        instructions.pop()
-    return instructions
+        instructions.append(Instruction(int(address, 16), (guard or "").strip(), opcode, tuple(modifiers), parts))
+    code = [_resolved(item, labels) for item in instructions]
+    while code and (code[-1].opcode == "NOP" or _jump(code[-1]) == code[-1].address):
+        code.pop()
+    return code
+
+
+def _resolved(item: Instruction, labels: dict[str, int]) -> Instruction:
+    """The branch with its label replaced by an address."""
+    target = item.operands[-1].strip("`()") if item.opcode == "BRA" and item.operands else ""
+    if target not in labels:
+        return item
+    return dataclasses.replace(item, operands=(*item.operands[:-1], hex(labels[target])))
 
 
 def summarise(text: str, num_warps: int, dram_latency: float, l2_latency: float) -> SassSummary:
@@ -221,12 +246,11 @@ def _walk(
                 again.now, again.ready = warp.now, dict(warp.ready)
                 again.copies, again.groups = warp.copies, list(warp.groups)
                 # the first repetition still waits for what came before the loop; the second one is the steady state
-                for repetition in range(3):
+                for _ in range(2):
                     before = again.now
                     for body_item in code[first : last + 1]:
                         again.issue(body_item)
                     extra[number] = again.now - before
-                    assert repetition < 3
     return warp.now, extra
 
 
@@ -241,7 +265,8 @@ def _last_exit(code: list[Instruction]) -> int:
     return len(code) - 1
 
 
-def _registers(item: Instruction) -> tuple[list[str], list[str]]:
+@functools.lru_cache(maxsize=1 << 14)
+def _registers(item: Instruction) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Names of the registers that an instruction writes and reads."""
     split = 0
     if not item.opcode.startswith(_NO_RESULT) and item.operands:
@@ -265,7 +290,7 @@ def _registers(item: Instruction) -> tuple[list[str], list[str]]:
     if item.guard:
         sources += _names(item.guard.lstrip("@!"), 1)
         sources += results  # where the guard is false the old value stays: a result waits for its earlier writer
-    return results, sources
+    return tuple(results), tuple(sources)
 
 
 def _names(operand: str, width: int) -> list[str]:

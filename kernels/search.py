@@ -32,6 +32,8 @@ Proposer = Callable[["Search"], Sequence[Schedule]]
 Key = TypeVar("Key")
 
 TUNED_SOURCES = ("exhaustive",)
+CLIMB_STEP = 4
+"""Neighbours that are evaluated before the climb looks for its best again."""
 
 
 @dataclass
@@ -95,7 +97,7 @@ def random_proposer(seed: int) -> Proposer:
 
 
 def hill_climb_proposer(start: Schedule, seed: int) -> Proposer:
-    """The untried neighbours of the best schedule so far; where there are none left, a random restart."""
+    """The nearest untried neighbours of the best schedule so far; where there are none left, a random restart."""
     restart = random_proposer(seed)
 
     def propose(search: Search) -> Sequence[Schedule]:
@@ -103,7 +105,7 @@ def hill_climb_proposer(start: Schedule, seed: int) -> Proposer:
             return [start]
         centre = search.best if search.best is not None else start
         near = [move for move in search.space.neighbours(centre, search.size) if search.key(move) not in search.tried]
-        return near or restart(search)
+        return near[:CLIMB_STEP] or restart(search)
 
     return propose
 

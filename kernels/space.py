@@ -283,7 +283,7 @@ def elementwise_space(inputs: int = 1) -> Space:
     row. ``tiled``: a grid of (rows, tiles), one tile a program.
     """
 
-    def issued(shape: Shape, itemsize: int, schedule: Schedule) -> tuple[int, int]:
+    def issued(shape: Shape, itemsize: int, schedule: Schedule) -> tuple[int, int]:  # noqa: ARG001 - all forms alike
         elements = _product(shape)
         return inputs * elements * itemsize, elements * itemsize
 

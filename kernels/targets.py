@@ -83,8 +83,10 @@ TARGETS: dict[str, Target] = {
         launch_us=2.0,
         sources=(
             "NVIDIA A100 Tensor Core GPU data sheet (80GB SXM): 2,039 GB/s, 19.5 TFLOP/s fp32",
-            "NVIDIA A100 Tensor Core GPU Architecture white paper: 108 SMs, 1,410 MHz boost, 40 MB L2, L2 read "
-            "5,120 bytes a cycle, 192 KB L1 and shared memory an SM of which 164 KB shared",
+            (
+                "NVIDIA A100 Tensor Core GPU Architecture white paper: 108 SMs, 1,410 MHz boost, 40 MB L2, L2 read "
+                "5,120 bytes a cycle, 192 KB L1 and shared memory an SM of which 164 KB shared"
+            ),
             _PROGRAMMING_GUIDE,
             "NVIDIA Ampere Tuning Guide: 1 KB of shared memory reserved per block",
             _LATENCY,
@@ -116,8 +118,10 @@ TARGETS: dict[str, Target] = {
         launch_us=2.0,
         sources=(
             "NVIDIA H100 Tensor Core GPU data sheet (SXM): 3.35 TB/s, 67 TFLOP/s fp32",
-            "NVIDIA H100 Tensor Core GPU Architecture white paper: 132 SMs, 50 MB L2, 256 KB L1 and shared memory an "
-            "SM of which 228 KB shared; boost clock from fp32 rate = 132 SMs x 128 lanes x 2 x 1.98 GHz",
+            (
+                "NVIDIA H100 Tensor Core GPU Architecture white paper: 132 SMs, 50 MB L2, 256 KB L1 and shared memory "
+                "an SM of which 228 KB shared; boost clock from fp32 rate = 132 SMs x 128 lanes x 2 x 1.98 GHz"
+            ),
             "assumed: L2 read 5,120 bytes a cycle as on A100 (not published for H100)",
             _PROGRAMMING_GUIDE,
             "NVIDIA Hopper Tuning Guide: 1 KB of shared memory reserved per block",

@@ -24,6 +24,12 @@ FINDING_CODES = frozenset(
     "out-of-bounds-read out-of-bounds-write uninitialised-read race input-modified host-compute forbidden-call".split()
 )
 
+FIRST = (
+    "process-violation", "sandbox-violation", "output-flood", "input-modified", "out-of-bounds-write",
+    "out-of-bounds-read", "uninitialised-read", "race", "output-aliases-input", "host-compute",
+)  # fmt: skip
+"""Mechanisms in the order in which they are named: one bad access often makes another."""
+
 
 @dataclass
 class Tally:
@@ -51,6 +57,7 @@ def evaluate(task: Task, cases: list[Case], reply: bytes, *, sanitize_only: bool
     except (WireError, KeyError, TypeError, ValueError, IndexError, OverflowError) as error:
         if not tally.reasons:
             tally.add("protocol-violation", f"the reply cannot be read: {type(error).__name__}: {error}")
+    tally.reasons.sort(key=lambda reason: FIRST.index(reason.code) if reason.code in FIRST else len(FIRST))
     return tally
 
 
@@ -62,7 +69,7 @@ class _Evaluation:
         self.natural: dict[int, list[bytes]] = {}
         self.passed: dict[int, bool] = {}
         self.earlier: dict[tuple[Any, ...], list[tuple[int, list[bytes]]]] = {}
-        self.done = self.stopped = False
+        self.done = self.stopped = self.hopeless = False
 
     def read(self, stream: memoryview, status: dict[str, Any]) -> None:
         """All frames in order, then how the child ended."""
@@ -118,7 +125,7 @@ class _Evaluation:
             self.tally.add("runtime-error", f"the process crashed with signal {number}")
         elif cut_off is not None:
             self.tally.add("protocol-violation", str(cut_off))
-        elif not self.done and not self.stopped and not self.tally.reasons:
+        elif not self.done and not self.stopped and not self.hopeless:
             self.tally.add("protocol-violation", f"the process ended with status {code} without an answer")
 
     def _raised(self, error: dict[str, Any], case: Case | None) -> None:
@@ -139,7 +146,7 @@ class _Evaluation:
         self.tally.counted.setdefault(case.number, header["counted"])
         if header["error"] is not None:
             if mechanism:
-                self.stopped = True
+                self.stopped = True  # what was raised is a consequence
             else:
                 self._raised(header["error"], case)
             return
@@ -150,7 +157,9 @@ class _Evaluation:
         if not header["counted"].get("launches"):
             self.tally.add("no-kernel-launched", "the host function returned without a launch", held_out=case.held_out)
             return
-        mechanism |= self._provenance(case, outputs, raw) or self._floor(case, header["counted"])
+        seen = self._provenance(case, outputs, raw)
+        self.hopeless |= mechanism or seen  # the child stops there
+        mechanism |= seen or self._floor(case, header["counted"])
         if self.sanitize_only or mechanism:
             return
         self._numbers(case, run, raw)

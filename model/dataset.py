@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from model.contamination import ContaminationIndex, normal_text
-from model.evals import ModelReply, TextModel, derive_seed
+from model.evals import ModelReply, TextModel, derive_seed, score_many
 from model.items import Eval, Item, Message, Part, user
 from workspace.errors import UserError
 from workspace.files import fsync_tree, sha256_bytes, sha256_file
@@ -349,10 +349,12 @@ def _target_rows(builder: _Builder, target: Eval, recipe: DataRecipe, seed: int)
     for row in solved.values():
         if len(rows) < recipe.problems and builder.add(row):
             rows.append(row)
-    for item in drawn:
-        if len(rows) >= recipe.problems or item.key in solved:
-            continue
-        if not target.score(item, item.gold).strict:
+    unsolved = [item for item in drawn if item.key not in solved]
+    verified = score_many(target, unsolved, [item.gold for item in unsolved])
+    for item, score in zip(unsolved, verified, strict=True):
+        if len(rows) >= recipe.problems:
+            break
+        if not score.strict:
             builder.refused["gold not verified"] += 1
             continue
         row = Row(item.messages, item.gold, "gold", item.key, target.name)
@@ -368,11 +370,10 @@ def _own_answers(
     samples = [item for item in items for _ in range(recipe.samples)]
     budgets = [subject.MAX_NEW_TOKENS] * len(samples)
     replies = builder.reply("own answers", [item.messages for item in samples], budgets, recipe.temperature, seed)
+    scores = score_many(subject, samples, [reply.text for reply in replies])
     found: dict[str, Row] = {}
-    for item, reply in zip(samples, replies, strict=True):
-        if item.key in found or reply.tokens_out >= subject.MAX_NEW_TOKENS or not reply.text.strip():
-            continue
-        if subject.score(item, reply.text).strict:
+    for item, reply, score in zip(samples, replies, scores, strict=True):
+        if score.strict and item.key not in found and reply.tokens_out < subject.MAX_NEW_TOKENS:
             found[item.key] = Row(item.messages, reply.text, "self", item.key, subject.name)
     return found
 
@@ -402,19 +403,17 @@ def _neighbour_rows(builder: _Builder, neighbours: Mapping[str, Eval], recipe: D
     if not neighbours or not recipe.neighbour_problems:
         return
     per_family = max(1, recipe.neighbour_problems // len(neighbours))
-    work = [
-        (each, item)
-        for name, each in neighbours.items()
-        for item in builder.problems(each, derive_seed(seed, name), per_family)
-    ]
-    budgets = [each.MAX_NEW_TOKENS for each, _ in work]
-    conversations = [item.messages for _, item in work]
-    replies = builder.reply(
-        "neighbours", conversations, budgets, recipe.replay_temperature, derive_seed(seed, "sample")
-    )
-    for (each, item), reply in zip(work, replies, strict=True):
-        if reply.tokens_out < each.MAX_NEW_TOKENS and each.score(item, reply.text).strict:
-            builder.add(Row(item.messages, reply.text, "replay", item.key, each.name))
+    work = [(each, builder.problems(each, derive_seed(seed, name), per_family)) for name, each in neighbours.items()]
+    budgets = [each.MAX_NEW_TOKENS for each, items in work for _ in items]
+    asked = [item.messages for _, items in work for item in items]
+    replies = builder.reply("neighbours", asked, budgets, recipe.replay_temperature, derive_seed(seed, "sample"))
+    start = 0
+    for each, items in work:
+        part = replies[start : start + len(items)]
+        start += len(items)
+        for item, reply, score in zip(items, part, score_many(each, items, [said.text for said in part]), strict=True):
+            if score.strict and reply.tokens_out < each.MAX_NEW_TOKENS:
+                builder.add(Row(item.messages, reply.text, "replay", item.key, each.name))
 
 
 def _pick(texts: Sequence[str], count: int, seed: int) -> list[str]:

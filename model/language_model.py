@@ -51,9 +51,7 @@ def render(tokenizer: Any, conversation: Sequence[Message], *, add_generation_pr
         )
         if text.startswith(head):
             return text[len(head) :]
-    plain: str = tokenizer.apply_chat_template(
-        messages, tokenize=False, add_generation_prompt=add_generation_prompt
-    )
+    plain: str = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=add_generation_prompt)
     return plain
 
 
@@ -230,7 +228,7 @@ class LanguageModel:
 def _project(hidden_ND: torch.Tensor, head: torch.nn.Linear) -> torch.Tensor:
     """The output projection. On a CPU through oneDNN: twice as fast as the default for few rows and 49,152 columns."""
     if hidden_ND.device.type == "cpu" and torch.backends.mkldnn.is_available() and not torch.is_grad_enabled():
-        projected: torch.Tensor = torch.ops.mkldnn._linear_pointwise(
+        projected: torch.Tensor = torch.ops.mkldnn._linear_pointwise(  # noqa: SLF001  has no public name
             hidden_ND.contiguous(), head.weight, head.bias, "none", [], ""
         )
         return projected
@@ -244,9 +242,7 @@ def _sample(logits_BV: torch.Tensor, temperature: float, uniform_B: torch.Tensor
     return torch.searchsorted(cumulative, target, right=True).squeeze(-1).clamp(max=logits_BV.shape[-1] - 1)
 
 
-def _batches(
-    order: Sequence[int], lengths: Sequence[int], max_tokens: int = MAX_PREFILL_TOKENS
-) -> Iterator[list[int]]:
+def _batches(order: Sequence[int], lengths: Sequence[int], max_tokens: int = MAX_PREFILL_TOKENS) -> Iterator[list[int]]:
     """Cut rows that are sorted by falling length into batches bounded in rows and in padded positions."""
     batch: list[int] = []
     for row in order:

@@ -76,8 +76,8 @@ class Recipe:
         return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()
 
 
-def load_recipe(path: Path, profile: str = "default") -> Recipe:
-    """Read ``[posttrain]`` of a recipe file, with ``[posttrain.PROFILE]`` laid over it.
+def load_recipe(path: Path) -> Recipe:
+    """Read ``[posttrain]`` of a recipe file; ``[data]`` beside it belongs to ``model/dataset.py``.
 
     Raises UserError for a missing or broken file, an unknown key, a value out of range.
     """
@@ -87,11 +87,10 @@ def load_recipe(path: Path, profile: str = "default") -> Recipe:
         raise UserError("no such recipe", field=str(path), remedy="nightshift init writes starter recipes") from None
     except tomllib.TOMLDecodeError as error:
         raise UserError(f"not TOML: {error}", field=str(path)) from error
-    if set(document) != {"posttrain"} or not isinstance(document["posttrain"], dict):
-        found = ", ".join(sorted(document))
-        raise UserError("one table wanted", field=str(path), value=found, allowed="[posttrain]")
-    table = dict(document["posttrain"])
-    profiles = {name: table.pop(name) for name in list(table) if isinstance(table[name], dict)}
-    if profile != "default":
-        table.update(profiles.get(profile, {}))
+    for name in document:
+        if name not in ("data", "posttrain"):
+            raise UserError("unknown key", field=f"{path.name}: {name}", allowed="[data], [posttrain]")
+    table = document.get("posttrain")
+    if not isinstance(table, dict):
+        raise UserError("table is missing", field=f"{path.name}: posttrain", allowed="[posttrain]")
     return Recipe.from_dict(table)

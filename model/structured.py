@@ -136,8 +136,8 @@ def propose_json(
 @torch.inference_mode()
 def score_json(
     model: LanguageModel, conversation: Sequence[Message], values: Sequence[Mapping[str, Any]]
-) -> list[float]:
-    """log p(value | conversation, the reply is one of ``values``), in nats, for each value.
+) -> tuple[list[float], int]:
+    """log p(value | conversation, the reply is one of ``values``), in nats, for each; and the tokens this took.
 
     At every token where the canonical spellings of the values part, the model's distribution is restricted to the
     continuations that are left; the rest is forced, as it is under a grammar.  So the probabilities of distinct values
@@ -146,8 +146,8 @@ def score_json(
     prompt = model.encode(conversation)
     tails = [model.tokenizer.encode(canonical_json(value), add_special_tokens=False) for value in values]
     tree = _Tree.of(tails)
-    total_N = _tree_log_probabilities(model, prompt, tree)
-    return [total_N[tree.path(tail)[-1]] for tail in tails]
+    total_N, tokens = _tree_log_probabilities(model, prompt, tree)
+    return [total_N[tree.path(tail)[-1]] for tail in tails], tokens
 
 
 # --- decoding ---------------------------------------------------------------------------------------------------------
@@ -351,12 +351,12 @@ class _Tree:
             node = self.parent[node]
 
 
-def _tree_log_probabilities(model: LanguageModel, prompt: Sequence[int], tree: _Tree) -> list[float]:
-    """log p of every node given that the reply is in the tree: the sum over its forks of the restricted log p."""
+def _tree_log_probabilities(model: LanguageModel, prompt: Sequence[int], tree: _Tree) -> tuple[list[float], int]:
+    """Of every node: log p given that the reply is in the tree, summed over the forks above it. And the tokens used."""
     forks = [node for node, children in enumerate(tree.children) if len(children) > 1]
     total_N = [0.0] * len(tree.token)
     if not forks:
-        return total_N
+        return total_N, 0
     needed = sorted({node for fork in forks for node in tree.ancestors(fork)})  # the rest cannot change a choice
     place = {node: len(prompt) + at for at, node in enumerate(needed)}
     width = len(prompt) + len(needed)
@@ -384,4 +384,4 @@ def _tree_log_probabilities(model: LanguageModel, prompt: Sequence[int], tree: _
             step_N[tree.children[fork][token]] = log_probability
     for node in range(1, len(tree.token)):  # a parent's number is always smaller
         total_N[node] = total_N[tree.parent[node]] + step_N[node]
-    return total_N
+    return total_N, width

@@ -9,8 +9,8 @@ The loss of a step:
 
     CE(completion tokens of the target rows) + kl_weight * mean KL(parent || successor)(positions of the anchor rows)
 
-Anchor rows are the parent's own replies to many kinds of prompt, and prose.  The KL runs over the full vocabulary and is
-exactly zero at the start, so that nothing moves which the target does not move; cross-entropy on samples would teach
+Anchor rows are the parent's own replies to many kinds of prompt, and prose.  The KL runs over the full vocabulary and
+is exactly zero at the start, so that nothing moves which the target does not move; cross-entropy on samples would teach
 their noise as well.  The parent is the same network with the adapter switched off.
 
 Not covered: several devices, gradient accumulation, fp16/bf16.
@@ -104,14 +104,14 @@ def load_rows(paths: tuple[Path, ...], tokenizer: Any, end_id: int, max_tokens: 
                 raise ValueError(f"{path.name} row {number}: unknown source {record['source']!r}")
             use = "target" if record["source"] in ("self", "gold") else record["source"]
             # A reply that was cut at its token budget does not end where it stops, and prose has no end at all.
-            closed = use == "target" or (use == "replay" and bool(record.get("complete", False)))
+            closed = use != "prose" and bool(record.get("complete", use == "target"))
             row = encode_row(tokenizer, record["prompt"], record["completion"], end_id, max_tokens, closed=closed)
             rows[use].append(row)
     return rows
 
 
 def pick(rows: list[Row], count: int, step: int, seed: int) -> list[Row]:
-    """``count`` rows of step ``step``: consecutive cuts of endless reshuffled passes, a function of (seed, step) only."""
+    """``count`` rows of step ``step``: cuts of endless reshuffled passes, a function of (seed, step) only."""
     picked = []
     for place in range(step * count, (step + 1) * count):
         turn, index = divmod(place, len(rows))
@@ -175,8 +175,10 @@ class Run:
         ends = model.generation_config.eos_token_id or self.tokenizer.eos_token_id
         end_id = ends if isinstance(ends, int) else ends[0]
         self.rows = load_rows(spec.data, self.tokenizer, end_id, recipe.max_tokens)
-        for use, count in (("target", recipe.target_rows), ("replay", recipe.replay_rows), ("prose", recipe.prose_rows)):
-            if count and not self.rows[use]:
+        self.anchors = [("replay", recipe.replay_rows), ("prose", recipe.prose_rows)]
+        self.anchors = [(use, count) for use, count in self.anchors if count]
+        for use, count in [("target", recipe.target_rows), *self.anchors]:
+            if not self.rows[use]:
                 raise ValueError(f"the recipe wants {count} {use} rows a step and the data has none")
         if recipe.method == "lora":
             layers = list(range(recipe.first_layer, model.config.num_hidden_layers))
@@ -240,10 +242,10 @@ class Run:
         loss_target.backward()
         tokens = sum(len(row.ids) for row in target)
         kl = 0.0
-        wanted = [(use, count) for use, count in (("replay", recipe.replay_rows), ("prose", recipe.prose_rows)) if count]
-        for use, count in wanted:
+        anchor_rows = sum(count for _, count in self.anchors)
+        for use, count in self.anchors:
             rows = pick(self.rows[use], count, self.step, seed)
-            part = anchor_kl(self.body, self.head, self.model, rows) * (count / sum(count for _, count in wanted))
+            part = anchor_kl(self.body, self.head, self.model, rows) * (count / anchor_rows)
             (recipe.kl_weight * part).backward()
             kl += float(part.detach())
             tokens += sum(len(row.ids) for row in rows)
@@ -274,7 +276,7 @@ class Run:
                 self.save()
 
     def write(self) -> None:
-        """Merge, and write the successor in the parent's layout; then ``train.json``, whose presence says "complete"."""
+        """Merge and write the successor in the parent's layout; then ``train.json``, whose presence says "complete"."""
         recipe, out_dir = self.spec.recipe, self.spec.out_dir
         if recipe.method == "lora":
             for module in self.model.modules():

@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from review.facts import Check, Claim, Decision
+from review.facts import Check, Claim, Decision, GuardKind
 from review.words import opening, percent, plural
 from workspace import tables
 
 STEP_NAMES = {
+    "import": "the import of the model",
     "survey": "the survey",
+    "propose": "the kernel campaign",
     "kernel": "the kernel campaign",
     "dataset": "building the data set",
     "posttrain": "post-training",
+    "evaluate": "the evaluation of parent and successor",
     "judge": "the judgement",
 }
 
@@ -59,7 +62,8 @@ def from_comparison(document: Mapping[str, Any], verdict: str | None = None) -> 
         integrity=tuple(
             Check(str(c["check"]), bool(c["passed"]), str(c.get("detail", ""))) for c in document.get("integrity", ())
         ),
-        would_have_taken=_needed(document),
+        kinds=tuple(_kind(k) for k in document.get("guard_kinds", ())),
+        would_have_taken=() if word == "promote" else tuple(str(line) for line in document.get("explanation", ())),
     )
     return _replace(draft, sentence=opening(draft))
 
@@ -80,19 +84,25 @@ def _claim(row: Mapping[str, Any]) -> Claim:
         margin=_number(row.get("margin")),
         power=_number(row.get("power")),
         outcome=str(row["outcome"]),
-        counts=bool(row.get("counts", True)),
-        reason=str(row.get("reason") or ""),
+        gained=row.get("gained"),
+        lost=row.get("lost"),
+    )
+
+
+def _kind(row: Mapping[str, Any]) -> GuardKind:
+    return GuardKind(
+        kind=str(row["kind"]),
+        n=int(row["n"]),
+        parent=float(row["parent"]),
+        successor=float(row["successor"]),
+        counts=bool(row["counts"]),
+        worse=bool(row["worse"]),
+        reason=str(row["reason"]).removeprefix("does not count: "),
     )
 
 
 def _number(value: Any) -> float | None:
     return None if value is None else float(value)
-
-
-def _needed(document: Mapping[str, Any]) -> str:
-    """What it would have taken to pass, as the gate prints it (a sentence, or a list of them)."""
-    found = document.get("would_have_taken") or document.get("needed") or ""
-    return "; ".join(str(f) for f in found) if isinstance(found, (list, tuple)) else str(found)
 
 
 def _replace(decision: Decision, **changes: Any) -> Decision:

@@ -19,7 +19,10 @@ Tone = Literal["good", "warn", "bad", "note"]
 
 @dataclass(frozen=True)
 class Claim:
-    """One line of the gate: parent and successor on the same items of one eval."""
+    """One line of the gate: parent and successor on the same items of one eval, or of guards pooled over kinds.
+
+    Prose is judged by log-perplexity (nats per token): all its figures are logarithms.
+    """
 
     eval: str
     role: Literal["target", "guard"]
@@ -34,14 +37,26 @@ class Claim:
     margin: float | None
     power: float | None
     outcome: str
-    counts: bool = True
-    reason: str = ""
+    gained: int | None = None
+    lost: int | None = None
 
     @property
     def is_share(self) -> bool:
-        """True for a share of right answers (0 to 1), False for perplexity and other unbounded figures."""
-        unbounded = "perplexity" in self.eval or "perplexity" in self.test
-        return not unbounded and 0 <= self.parent <= 1 and 0 <= self.successor <= 1
+        """True for a share of right answers (0 to 1), False for log-perplexity."""
+        return "perplexity" not in self.eval
+
+
+@dataclass(frozen=True)
+class GuardKind:
+    """One kind of item in the pool of guards; one where the parent is at floor or chance proves nothing."""
+
+    kind: str
+    n: int
+    parent: float
+    successor: float
+    counts: bool
+    worse: bool
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -67,7 +82,8 @@ class Decision:
     alpha: float = 0.05
     claims: Sequence[Claim] = ()
     integrity: Sequence[Check] = ()
-    would_have_taken: str = ""
+    kinds: Sequence[GuardKind] = ()
+    would_have_taken: Sequence[str] = ()
 
     @property
     def targets(self) -> list[Claim]:

@@ -9,6 +9,7 @@ from review.words import plural
 from workspace import tables
 
 BELOW_MEASURED = ("parsed", "interpreted", "compiled")
+SHOWN = 5
 BROKEN = ("failed", "timed_out", "killed", "lost")
 INCIDENT_WORDS = (*BROKEN, "resum", "crash", "reap", "hung", "timeout", "repair", "dispos")
 
@@ -57,9 +58,9 @@ def find_flags(
         text = f"{who} {verb} unmeasured: the gain is a prediction until a GPU worker times it."
         flags.append(Flag("warn", text, "unmeasured-waiting"))
     flags += [
-        Flag("note", f"Guard {g.eval} did not count: {g.reason or 'no reason was recorded'}.", "guard-not-counted")
-        for g in decision.guards
-        if not g.counts
+        Flag("note", f"Guards of kind {k.kind} do not count: {k.reason}.", "guard-not-counted")
+        for k in decision.kinds
+        if not k.counts
     ]
     undecided = [e for e in experiments if e.kind == "kernel" and e.result.get("verdict") == "error"]
     if undecided:
@@ -92,8 +93,16 @@ def find_incidents(
         elif e.attempts > 1:
             done = "finished" if e.status == "done" else e.status
             found.append(Incident(name, "resumed", f"{_history(own)}{done} at attempt {e.attempts}", e.attempts))
-    others = [e for e in events if id(e) not in told and any(word in e.kind for word in INCIDENT_WORDS)]
-    return found + [Incident(e.kind.replace("_", " "), "logged", e.message) for e in others]
+    others: dict[str, list[str]] = {}
+    for event in events:
+        if id(event) not in told and event.kind != "resumed" and any(word in event.kind for word in INCIDENT_WORDS):
+            others.setdefault(event.kind.replace("_", " "), []).append(event.message)
+    return found + [Incident(kind, "logged", _shortened(messages)) for kind, messages in others.items()]
+
+
+def _shortened(messages: Sequence[str]) -> str:
+    shown = "; ".join(messages[:SHOWN])
+    return f"{shown}; and {len(messages) - SHOWN} more" if len(messages) > SHOWN else shown
 
 
 def _history(events: Sequence[tables.Event]) -> str:

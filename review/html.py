@@ -28,6 +28,7 @@ def environment() -> Environment:
     )
     made.globals.update(
         value_of=words.value_of,
+        name_of=words.name_of,
         difference_of=words.difference_of,
         interval_of=words.interval_of,
         margin_of=words.margin_of,
@@ -104,10 +105,11 @@ def glance(report: Report) -> list[tuple[str, str, str]]:
         target = decision.targets[0]
         values = f"{words.value_of(target, target.parent)} \u2192 {words.value_of(target, target.successor)}"
         found.append((target.eval, values, f"{words.interval_of(target)}, n = {target.n}"))
-        counted = [g for g in decision.guards if g.counts]
-        held = sum(g.outcome in ("better", "non-inferior") for g in counted)
-        off = len(decision.guards) - len(counted)
-        found.append(("Guards held", f"{held} of {len(counted)}", f"{off} did not count" if off else "all counted"))
+        guards = decision.guards
+        held = sum(g.outcome in ("better", "non-inferior") for g in guards)
+        counting = sum(k.counts for k in decision.kinds)
+        note = f"{counting} of {words.plural(len(decision.kinds), 'kind')} count" if decision.kinds else ""
+        found.append(("Guards held", f"{held} of {len(guards)}", note))
     waiting = [p for p in report.patches if p.status == "awaiting_review"]
     best = max((p.gain for p in waiting if p.gain is not None), default=None)
     note = f"best {words.percent(best, 0)} less time, predicted" if best is not None else ""
@@ -128,14 +130,15 @@ def thin(rows: Sequence[Any], limit: int) -> list[Any]:
 
 def _tests(report: Report) -> str:
     tests = sorted({c.test for c in report.decision.claims if c.test})
-    return f"Tests: {', '.join(tests)}." if tests else ""
+    note = "p of a target is Holm-adjusted; p of a guard is of its being within the margin."
+    return f"{note} Tests: {', '.join(tests)}." if tests else ""
 
 
 def _beside(report: Report) -> str:
     """Claims in other units, which the plot of shares leaves out."""
     others = [c for c in report.decision.claims if not c.is_share]
     named = [(c, f"{words.value_of(c, c.parent)} \u2192 {words.value_of(c, c.successor)}") for c in others]
-    return "".join(f" {words.sentence_case(c.eval)} {values} ({c.outcome})." for c, values in named)
+    return "".join(f" {words.sentence_case(words.name_of(c))} {values} ({c.outcome})." for c, values in named)
 
 
 def _split_command(step: str) -> tuple[str, str]:
@@ -149,7 +152,10 @@ def _plots(report: Report) -> dict[str, Markup]:
     from review import plots
 
     wanted: dict[str, tuple[bool, Callable[[], str]]] = {
-        "scores": (any(c.is_share for c in report.decision.claims), lambda: plots.eval_scores(report.decision.claims)),
+        "scores": (
+            any(c.is_share for c in report.decision.claims),
+            lambda: plots.eval_scores(report.decision.claims, report.decision.kinds),
+        ),
         "times": (any(c.incumbent_us and c.best_us for c in report.cells), lambda: plots.predicted_times(report.cells)),
         "survey": (bool(report.survey), lambda: plots.survey_scores(report.survey)),
         "loss": (bool(report.training.loss_curve), lambda: plots.loss_curve(report.training.loss_curve)),

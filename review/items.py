@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from sqlmodel import Session, col, select
+from sqlalchemy import ColumnElement
+from sqlmodel import Session, col, or_, select
 
 from review.decisions import from_comparison
 from review.facts import Decision, plain
@@ -117,9 +118,10 @@ def diff_of(lab: Lab, number: int) -> str:
 
 
 def _item(lab: Lab, session: Session, row: tables.Proposal, *, git: bool = False) -> Item:
-    verdict = session.exec(
-        select(tables.Verdict).where(tables.Verdict.proposal_id == row.id).order_by(col(tables.Verdict.id).desc())
-    ).first()
+    about: ColumnElement[bool] = col(tables.Verdict.proposal_id) == row.id
+    if row.candidate_id is not None:
+        about = or_(about, col(tables.Verdict.candidate_id) == row.candidate_id)
+    verdict = session.exec(select(tables.Verdict).where(about).order_by(col(tables.Verdict.id).desc())).first()
     candidate = session.get(tables.Candidate, row.candidate_id) if row.candidate_id else None
     checkpoint = session.get(tables.Checkpoint, row.checkpoint_id) if row.checkpoint_id else None
     result = _kernel_result(session, row)

@@ -16,7 +16,7 @@ from sqlmodel import col, select
 from review import words
 from review.html import next_run_words, render, report_page
 from review.items import Item, diff_of, list_items, show_item
-from review.report import collect_report, cron_of, next_run, night_status, nights
+from review.report import collect_report, next_run, night_status, nights, schedule_of
 from workspace import tables
 from workspace.errors import NightshiftError, UserError
 
@@ -124,8 +124,8 @@ def index_page(lab: Lab) -> str:
         ).all()
     decisions = dict(found)
     rows = [_night_row(lab, night, decisions.get(night.id)) for night in nights(lab)]
-    cron = cron_of(lab)
-    text = f"Next night: {next_run_words(cron, next_run(cron, tables.now()))}."
+    cron, zone = schedule_of(lab)
+    text = f"Next night: {next_run_words(cron, next_run(cron, tables.now(), zone))}."
     return render("index.html", links=True, lab=lab.root.name, rows=rows, next_run=text)
 
 
@@ -149,7 +149,7 @@ def proposal_page(lab: Lab, number: int) -> str:
     if item.decision is not None and any(c.is_share for c in item.decision.claims):
         from review.plots import eval_scores
 
-        scores = eval_scores(item.decision.claims)
+        scores = eval_scores(item.decision.claims, item.decision.kinds)
     readable = bool(item.branch and item.base and item.tip)
     return render(
         "proposal.html",

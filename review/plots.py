@@ -13,7 +13,7 @@ from html import escape
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from review.facts import Cell, Claim
+from review.facts import Cell, Claim, GuardKind
 from review.words import MINUS
 
 if TYPE_CHECKING:
@@ -75,31 +75,34 @@ def _svg(figure: Figure, name: str, title: str, description: str) -> str:
     return opening + text[text.index(">") + 1 :].strip()
 
 
-def eval_scores(claims: Sequence[Claim]) -> str:
-    """Parent and successor of every share-valued claim, joined by a line, with the 95% interval of the difference.
+def eval_scores(claims: Sequence[Claim], kinds: Sequence[GuardKind] = ()) -> str:
+    """Parent and successor of every claim in percent, joined by a line, with the 95% interval of the difference.
+
+    Below them the kinds of guard that the pool is made of; those that do not count are faint.
 
     The interval of the paired difference is drawn around the successor (parent + interval), because that is what was
     tested; a guard's margin is the tick to the left of its parent.
     """
     shown = [c for c in claims if c.is_share]
-    figure, axes = _figure(0.75 + ROW_IN * len(shown))
-    for row, claim in enumerate(shown):
-        y = len(shown) - 1 - row
-        strong = 1.0 if claim.counts else 0.45
+    figure, axes = _figure(0.75 + ROW_IN * (len(shown) + 0.8 * len(kinds)))
+    places = [-float(row) for row in range(len(shown))]
+    places += [-(len(shown) - 0.1) - 0.8 * row for row in range(len(kinds))]
+    for y, claim in zip(places, shown, strict=False):
         if claim.ci95 is not None:
             low, high = (100 * (claim.parent + bound) for bound in claim.ci95)
             axes.plot([low, high], [y, y], color=ACCENT, linewidth=5, alpha=0.25, solid_capstyle="round")
         if claim.margin is not None:
             limit = 100 * (claim.parent - claim.margin)
-            axes.plot([limit, limit], [y - 0.3, y + 0.3], color=WARN, linewidth=1.4, alpha=strong)
-        axes.plot([100 * claim.parent, 100 * claim.successor], [y, y], color=PARENT, linewidth=1.0, alpha=strong)
-        axes.plot(100 * claim.parent, y, "o", color=PARENT, markersize=6.5, alpha=strong)
-        axes.plot(100 * claim.successor, y, "o", color=ACCENT, markersize=6.5, alpha=strong)
-    axes.set_yticks(range(len(shown)), [_claim_label(c) for c in reversed(shown)])
-    for label, claim in zip(axes.get_yticklabels(), reversed(shown), strict=True):
-        label.set_color(INK if claim.counts else SOFT)
-        label.set_fontweight("bold" if claim.role == "target" else "normal")
-    axes.set_ylim(-0.6, len(shown) - 0.4)
+            axes.plot([limit, limit], [y - 0.3, y + 0.3], color=WARN, linewidth=1.4)
+        _pair(axes, y, claim.parent, claim.successor, 6.5, 1.0)
+    for y, kind in zip(places[len(shown) :], kinds, strict=True):
+        _pair(axes, y, kind.parent, kind.successor, 4.5, 0.85 if kind.counts else 0.35)
+    names = [c.eval for c in shown] + [k.kind if k.counts else f"{k.kind} (does not count)" for k in kinds]
+    axes.set_yticks(places, names)
+    for row, label in enumerate(axes.get_yticklabels()):
+        label.set_color(INK if row < len(shown) else SOFT)
+        label.set_fontweight("bold" if row < len(shown) and shown[row].role == "target" else "normal")
+    axes.set_ylim(places[-1] - 0.6, 0.6)
     low, high = axes.get_xlim()
     axes.set_xlim(max(low, -2.0), min(high, 102.0))
     axes.set_xlabel("right answers, %", color=SOFT, fontsize=9)
@@ -107,8 +110,10 @@ def eval_scores(claims: Sequence[Claim]) -> str:
     return _svg(figure, "scores", "Eval scores, parent and successor", words)
 
 
-def _claim_label(claim: Claim) -> str:
-    return claim.eval if claim.counts else f"{claim.eval} (not counted)"
+def _pair(axes: Axes, y: float, parent: float, successor: float, size: float, strength: float) -> None:
+    axes.plot([100 * parent, 100 * successor], [y, y], color=PARENT, linewidth=1.0, alpha=strength)
+    axes.plot(100 * parent, y, "o", color=PARENT, markersize=size, alpha=strength, markeredgewidth=0)
+    axes.plot(100 * successor, y, "o", color=ACCENT, markersize=size, alpha=strength, markeredgewidth=0)
 
 
 def loss_curve(points: Sequence[Sequence[float]]) -> str:

@@ -273,7 +273,6 @@ def _successor(lab: Lab, item: Item) -> _Successor:
         checkpoint = session.get(tables.Checkpoint, row.checkpoint_id) if row.checkpoint_id else None
         done = session.exec(select(tables.Promotion).where(tables.Promotion.proposal_id == item.id)).first()
         subject = checkpoints.subject(session)
-        session.expunge_all()  # the rows outlive the session
     if checkpoint is None:
         raise UserError("it has no checkpoint", field="ID", value=item.id)
     return _Successor(row, checkpoint, done, _against(item, checkpoint, subject))

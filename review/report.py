@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from sqlmodel import Session, col, select
@@ -26,7 +26,7 @@ from review.facts import (
     Training,
 )
 from review.flags import BELOW_MEASURED, find_flags, find_incidents
-from review.words import plural
+from review.words import plural, short
 from workspace import process, tables
 from workspace.errors import UserError
 
@@ -64,7 +64,6 @@ def collect_report(lab: Lab, night_id: int | None = None, *, at: datetime | None
     moment = at or tables.now()
     with lab.ledger.read() as session:
         rows = _read(session, _find_night(session, night_id))
-        session.expunge_all()  # the rows outlive the session
     night = rows.night
     status, step = _status(rows, moment)
     own = [p for p in rows.proposals if p.night_id == night.id]
@@ -80,7 +79,7 @@ def collect_report(lab: Lab, night_id: int | None = None, *, at: datetime | None
         rows.checkpoints,
         merged_unmeasured,
         rows.experiments,
-        [_flag_text(f) for f in night.summary.get("flags", ())],
+        [e.message for e in rows.events if e.kind == "flag"],
     )
     return Report(
         lab=lab.root.name,
@@ -107,9 +106,7 @@ def collect_report(lab: Lab, night_id: int | None = None, *, at: datetime | None
 def nights(lab: Lab) -> list[tables.Night]:
     """All nights, the newest first."""
     with lab.ledger.read() as session:
-        found = list(session.exec(select(tables.Night).order_by(col(tables.Night.id).desc())))
-        session.expunge_all()
-    return found
+        return list(session.exec(select(tables.Night).order_by(col(tables.Night.id).desc())))
 
 
 def _find_night(session: Session, night_id: int | None) -> tables.Night:
@@ -192,10 +189,6 @@ def _is_alive(
     return (moment - max(signs)).total_seconds() <= STALE_AFTER_S
 
 
-def _flag_text(flag: Any) -> str:
-    return str(flag.get("text") or flag.get("message") or flag) if isinstance(flag, dict) else str(flag)
-
-
 def _patches(rows: _Rows) -> list[Patch]:
     """Kernel patches that wait for a person (any night so far) and tonight's, the largest predicted gain first."""
     chosen = [
@@ -206,12 +199,11 @@ def _patches(rows: _Rows) -> list[Patch]:
             p.status in QUEUE_OPEN or (p.night_id == rows.night.id and p.status in ("merged", "rejected", "superseded"))
         )
     ]
-    judges = {v.proposal_id: v.judge_sha256 for v in rows.verdicts}
-    found = [_patch(p, rows.kernel_results.get(p.candidate_id or -1, {}), judges.get(p.id, "")) for p in chosen]
+    found = [_patch(p, rows.kernel_results.get(p.candidate_id or -1, {})) for p in chosen]
     return sorted(found, key=lambda p: (p.status not in QUEUE_OPEN, -(p.gain or 0.0)))
 
 
-def _patch(proposal: tables.Proposal, result: dict[str, Any], judge: str) -> Patch:
+def _patch(proposal: tables.Proposal, result: dict[str, Any]) -> Patch:
     measured = result.get("measured") or {}
     return Patch(
         proposal_id=str(proposal.id),
@@ -223,7 +215,7 @@ def _patch(proposal: tables.Proposal, result: dict[str, Any], judge: str) -> Pat
         level=proposal.level or str(result.get("level") or ""),
         incumbent_us=_number(result.get("incumbent_us")),
         predicted_us=_number(result.get("predicted_us")),
-        judge=str(result.get("judge") or judge),
+        judge=str(result.get("judge") or ""),
         measured_ratio=_number(measured.get("ratio")),
     )
 
@@ -245,7 +237,7 @@ def _cells(experiments: Sequence[tables.Experiment]) -> list[Cell]:
 
 
 def _cell(task: str, target: str, size: int, results: Sequence[dict[str, Any]]) -> Cell:
-    floors = [(r.get("predicted") or {}).get(target, {}).get("floor_us") for r in results]
+    floors = [r.get("floor_us") for r in results]
     return Cell(
         task=task,
         target=target,
@@ -298,27 +290,26 @@ def _tonight(lab: Lab, rows: _Rows, moment: datetime) -> Tonight:
     ]
     count = len(unmeasured)
     note = f"{plural(count, 'patch', 'patches')} wait{'s' if count == 1 else ''} for a GPU worker." if count else ""
-    cron = cron_of(lab)
-    return Tonight(cron=cron, next_run=next_run(cron, moment), queue=queue, model=model, note=note)
+    cron, zone = schedule_of(lab)
+    return Tonight(cron=cron, next_run=next_run(cron, moment, zone), queue=queue, model=model, note=note)
 
 
-def cron_of(lab: Lab) -> str:
-    """The schedule of the lab's settings, or "" where nights are only started by hand."""
-    schedule = getattr(lab.settings, "schedule", None)
-    return str(getattr(schedule, "cron", "") or "")
+def schedule_of(lab: Lab) -> tuple[str, str]:
+    """Cron line and time zone of the lab's settings."""
+    return lab.settings.schedule.cron, lab.settings.schedule.timezone
 
 
-def next_run(cron: str, after: datetime) -> datetime | None:
-    """The first time after ``after`` that a five-field cron expression matches; None for an empty or wrong one."""
+def next_run(cron: str, after: datetime, zone: str = "UTC") -> datetime | None:
+    """The first time (UTC) after ``after`` that a five-field cron line matches in ``zone``; None for a wrong one."""
+    from zoneinfo import ZoneInfo
+
     from cronsim import CronSim, CronSimError
 
-    if not cron:
-        return None
     try:
-        found: datetime = next(CronSim(cron, after))
-    except (CronSimError, StopIteration):
+        found: datetime = next(CronSim(cron, after.astimezone(ZoneInfo(zone))))
+    except (CronSimError, StopIteration, KeyError, ValueError):
         return None
-    return found
+    return found.astimezone(UTC)
 
 
 def _survey(experiments: Sequence[tables.Experiment]) -> list[SurveyLine]:
@@ -368,12 +359,14 @@ def _took(rows: _Rows) -> dict[str, float]:
 
 def _provenance(rows: _Rows) -> dict[str, str]:
     night = rows.night
-    judges = sorted({v.judge_sha256 for v in rows.verdicts if v.level} | set())
+    judges = sorted({v.judge_sha256 for v in rows.verdicts if v.candidate_id is not None})
+    gates = sorted({v.judge_sha256 for v in rows.verdicts if v.candidate_id is None})
     facts = {
         "subject": rows.checkpoints.get(night.subject_id or -1, ""),
         "base commit": night.base_commit[:12],
         "settings": night.settings_sha256.removeprefix("sha256:")[:12],
-        "judge": ", ".join(j.removeprefix("sha256:")[:12] for j in judges),
+        "kernel judge": ", ".join(short(j) for j in judges),
+        "gate": ", ".join(short(g) for g in gates),
         **{str(k): _brief(v) for k, v in night.fingerprint.items()},
     }
     return {k: v for k, v in facts.items() if v}

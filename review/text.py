@@ -51,18 +51,18 @@ def _decision(report: Report, console: Console) -> None:
     decision = report.decision
     console.print(Text(headline(report), style=STYLES[decision.headline]))
     console.print(Text(decision.sentence))
-    if decision.would_have_taken:
-        console.print(Text(f"To pass: {decision.would_have_taken}", style="dim"))
+    for line in decision.would_have_taken:
+        _body(console, Text(f"\u2022 {line}", style="dim"))
     console.print(Text(decision.next_step, style="dim"))
     if not decision.claims:
         return
     console.print()
-    grid = table("Eval", "Role", ">n", ">Parent", ">Successor", ">Difference", ">95% interval", ">p (Holm)", "Outcome")
+    grid = table("Eval", "Role", ">n", ">Parent", ">Successor", ">Difference", ">95% interval", ">p", "Outcome")
     for c in decision.claims:
         p = c.p_holm if c.p_holm is not None else c.p
-        outcome = Text(c.outcome, style=OUTCOMES.get(c.outcome, "")) if c.counts else Text("not counted", style="dim")
+        outcome = Text(c.outcome, style=OUTCOMES.get(c.outcome, ""))
         grid.add_row(
-            c.eval,
+            words.name_of(c),
             c.role,
             str(c.n),
             words.value_of(c, c.parent),
@@ -71,7 +71,6 @@ def _decision(report: Report, console: Console) -> None:
             words.interval_of(c),
             words.p_value(p),
             outcome,
-            style="" if c.counts else "dim",
         )
     _body(console, grid)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
 
 from review.facts import Claim, Decision
 
@@ -20,10 +20,6 @@ def points(difference: float) -> str:
     """A difference of shares with its sign, in percentage points: 0.32 → +32.0."""
     value = round(100 * difference, 1) + 0.0
     return f"{value:+.1f}".replace("-", MINUS)
-
-
-def signed(value: float, digits: int = 2) -> str:
-    return f"{value:+.{digits}f}".replace("-", MINUS)
 
 
 def p_value(p: float | None) -> str:
@@ -90,12 +86,18 @@ def short(digest: str, length: int = 12) -> str:
 
 
 def difference_of(claim: Claim) -> str:
-    """The difference in the eval's own unit: percentage points for shares, plain otherwise."""
-    return points(claim.difference) if claim.is_share else signed(claim.difference)
+    """The difference in percentage points; of perplexity in percent of the parent's."""
+    return points(claim.difference) if claim.is_share else growth(claim.difference)
+
+
+def growth(log_ratio: float) -> str:
+    """A difference of logarithms as a change in percent: 0.036 → +3.7%."""
+    return f"{100 * (math.exp(log_ratio) - 1) + 0.0:+.1f}%".replace("-", MINUS)
 
 
 def value_of(claim: Claim, value: float) -> str:
-    return percent(value) if claim.is_share else f"{value:.2f}"
+    """A score in percent, or a perplexity (the exponential of what is stored)."""
+    return percent(value) if claim.is_share else f"{math.exp(value):.1f}"
 
 
 def interval_of(claim: Claim) -> str:
@@ -103,50 +105,53 @@ def interval_of(claim: Claim) -> str:
     if claim.ci95 is None:
         return "\u2013"
     low, high = claim.ci95
-    write = points if claim.is_share else signed
+    write = points if claim.is_share else growth
     return f"{write(low)} to {write(high)}"
 
 
 def margin_of(claim: Claim) -> str:
     if claim.margin is None:
         return "\u2013"
-    return f"{100 * claim.margin:g}{NBSP}points" if claim.is_share else f"{claim.margin:g}"
+    return f"{100 * claim.margin:g}{NBSP}points" if claim.is_share else growth(claim.margin).lstrip("+")
+
+
+def name_of(claim: Claim) -> str:
+    return claim.eval.replace("-", " ") if not claim.is_share else claim.eval
 
 
 def target_phrase(claim: Claim) -> str:
     """One target with interval, test, p and power: the body of the opening sentence."""
     verb = {"better": "rose", "worse": "fell"}.get(claim.outcome, "moved")
-    unit = " points" if claim.is_share else ""
-    name = "Holm-adjusted p" if claim.p_holm is not None else "p"
+    p = p_equals(claim.p_holm, "Holm-adjusted p") if claim.p_holm is not None else p_equals(claim.p)
     power = f", power{NBSP}{claim.power:.2f}" if claim.power is not None else ""
+    changed = f", {claim.gained} gained and {claim.lost} lost" if claim.gained is not None else ""
+    name, before, after = name_of(claim), value_of(claim, claim.parent), value_of(claim, claim.successor)
     return (
-        f"{claim.eval} {verb} from {value_of(claim, claim.parent)} to {value_of(claim, claim.successor)} "
-        f"({difference_of(claim)}{unit}, 95% interval {interval_of(claim)}; "
-        f"{p_equals(claim.p_holm if claim.p_holm is not None else claim.p, name)}{power}; n{NBSP}={NBSP}{claim.n})"
+        f"{name} {verb} from {before} to {after} "
+        f"({difference_of(claim)} points, 95% interval {interval_of(claim)}; "
+        f"{p}{power}; n{NBSP}={NBSP}{claim.n}{changed})"
     )
 
 
-def guards_phrase(guards: Sequence[Claim]) -> str:
-    """How the guards stand: all held, or which did not."""
-    counted = [g for g in guards if g.counts]
-    if not counted:
+def guards_phrase(decision: Decision) -> str:
+    """How the guards stand, those that did not hold first, each with its difference, interval and margin."""
+    guards = decision.guards
+    if not guards:
         return "no guard counted"
-    held = [g for g in counted if g.outcome in ("better", "non-inferior")]
-    if len(held) == len(counted):
-        every = {1: "the one guard", 2: "both guards"}.get(len(counted), f"all {len(counted)} guards")
-        return f"{every} held within {'its' if len(counted) == 1 else 'their'} margin{'s' if len(counted) > 1 else ''}"
-    worse = [g for g in counted if g.outcome == "worse"]
-    open_ones = [g for g in counted if g.outcome == "inconclusive"]
-    parts = [guard_phrase(g) for g in worse]
-    if open_ones:
-        names = ", ".join(g.eval for g in open_ones)
-        parts.append(f"{names} {'is' if len(open_ones) == 1 else 'are'} inconclusive within the margin")
-    return "; ".join([*parts, f"{len(held)} of {len(counted)} guards held"])
+    kinds = sum(k.counts for k in decision.kinds)
+    states = (("worse", "got worse"), ("inconclusive", "left open"), ("non-inferior", "held"), ("better", "held"))
+    groups: dict[str, list[str]] = {}
+    for outcome, verb in states:
+        groups.setdefault(verb, []).extend(_guard_phrase(g, kinds) for g in guards if g.outcome == outcome)
+    parts = [f"{' and '.join(found)} {verb}" for verb, found in groups.items() if found]
+    fallen = [k.kind for k in decision.kinds if k.worse]
+    return "; ".join(parts + ([f"worse by itself: {', '.join(fallen)}"] if fallen else []))
 
 
-def guard_phrase(claim: Claim) -> str:
+def _guard_phrase(claim: Claim, kinds: int) -> str:
+    of = f" of {plural(kinds, 'kind')}" if claim.is_share and kinds else ""
     unit = " points" if claim.is_share else ""
-    return f"{claim.eval} got worse by more than its margin ({difference_of(claim)}{unit}, {interval_of(claim)})"
+    return f"{name_of(claim)}{of} ({difference_of(claim)}{unit}, {interval_of(claim)}, margin {margin_of(claim)})"
 
 
 def integrity_phrase(decision: Decision) -> str:
@@ -159,15 +164,15 @@ def integrity_phrase(decision: Decision) -> str:
 def opening(decision: Decision) -> str:
     """The opening sentence after "Promote" or "Hold", for a night whose gate has spoken."""
     body = "; ".join(target_phrase(t) for t in decision.targets) or "no target was tested"
-    guards = guards_phrase(decision.guards)
+    guards = guards_phrase(decision)
     first, then = (guards, body) if _guards_forbid(decision) else (body, guards)
-    return f"{sentence_case(first)}. {sentence_case(then)}; {integrity_phrase(decision)}."
+    return sentence_case(f"{first}; {then}; {integrity_phrase(decision)}.")
 
 
 def _guards_forbid(decision: Decision) -> bool:
     """The target is better, yet the parent stays: then the reason comes first."""
     better = any(t.outcome == "better" for t in decision.targets)
-    return decision.verdict != "promote" and better and any(g.counts for g in decision.guards)
+    return decision.verdict != "promote" and better and bool(decision.guards)
 
 
 def sentence_case(text: str) -> str:

@@ -13,7 +13,6 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 VENV=.venv
 STAMP=$VENV/nightshift-setup.sha256
-LOG=$VENV/nightshift-setup.log
 NEEDED_FREE_MB=5000
 TORCH=$(grep '^torch==' constraints.txt)
 TRITON="triton==3.9.0"               # only where torch brings none: a CUDA build of torch pins its own
@@ -119,14 +118,14 @@ pip_install() { # pip_install WHAT ARGUMENT... ; three attempts, because network
     for attempt in 1 2 3; do
         say "$what"
         if $VENV/bin/python -m pip install --quiet --disable-pip-version-check --no-input --progress-bar $bar \
-            --log $LOG "$@" >&2; then
+            "$@" >&2; then
             return 0
         fi
         [ "$attempt" = 3 ] || { say "attempt $attempt failed; trying again in $((attempt * 5)) s"; sleep $((attempt * 5)); }
     done
     [ "$(df -Pm . | awk 'NR == 2 { print $4 }')" -ge 200 ] ||
         give_up "$what: the disk is full; free some space in $(pwd), then start again" "df -h ."
-    give_up "$what did not work in three attempts; details are in $(pwd)/$LOG. If the package index cannot be reached, mend that first: what is installed is kept" \
+    give_up "$what did not work in three attempts; the lines above say why. If the package index cannot be reached, mend that first: what is installed is kept" \
         "scripts/setup.sh"
 }
 
@@ -141,7 +140,7 @@ main() {
     check_disk
     say "setting up $VENV with $PYTHON (about 3 GB; minutes, depending on the network)"
     make_venv
-    rm -f $STAMP $LOG
+    rm -f $STAMP
     # Alone and first: any other order may pick another torch and gigabytes that are not needed.
     pip_install "1 of 4: $TORCH" "$TORCH"
     $VENV/bin/python -c 'import importlib.metadata as m; m.version("triton")' 2>/dev/null ||

@@ -7,6 +7,7 @@ command line in this process).  Nothing reads or writes the home of the person w
 from __future__ import annotations
 
 import os
+import shutil
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -31,23 +32,29 @@ DIES_WITHIN_S = 10.0
 def _environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """No hub, no telemetry, no settings of a person; a git identity; a home for secrets and Prefect that goes away."""
     home = tmp_path_factory.mktemp("home")
-    (home / "gitconfig").write_text(GIT_CONFIG)
+    (home / ".gitconfig").write_text(GIT_CONFIG)
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("NIGHTSHIFT_LAB", "GIT_AUTHOR_NAME", "GIT_AUTHOR_EMAIL", "PREFECT_API_URL", "NO_COLOR"):
+        for name in (
+            "NIGHTSHIFT_LAB",
+            "XDG_CONFIG_HOME",
+            "XDG_CACHE_HOME",
+            "GIT_CONFIG_GLOBAL",
+            "GIT_AUTHOR_NAME",
+            "GIT_AUTHOR_EMAIL",
+            "PREFECT_API_URL",
+            "NO_COLOR",
+        ):
             patch.delenv(name, raising=False)
         for name, value in {
             MARK: SESSION,
             "NIGHTSHIFT_HOME": str(home / "nightshift"),
-            "GIT_CONFIG_GLOBAL": str(home / "gitconfig"),
+            "HOME": str(home),  # GitPython reads ~/.gitconfig itself
             "GIT_CONFIG_NOSYSTEM": "1",
             "HF_HUB_OFFLINE": "1",
-            "HF_HOME": str(home / "huggingface"),
             "DO_NOT_TRACK": "1",
             "PREFECT_HOME": str(home / "prefect"),
             "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
             "MPLBACKEND": "Agg",
-            "MPLCONFIGDIR": str(home / "matplotlib"),
-            "TRITON_CACHE_DIR": str(home / "triton"),
             "TRITON_DEFAULT_FP_FUSION": "1",
             "COLUMNS": "120",
         }.items():
@@ -108,17 +115,33 @@ def _containers() -> dict[str, str]:
         client.close()
 
 
-@pytest.fixture
-def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
-    """A fresh lab as ``nightshift init`` makes it, with a home (secrets) of its own; the current folder is the lab."""
+@pytest.fixture(scope="session")
+def _lab_template(_environment: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """``lab`` and ``home`` as ``nightshift init`` makes them; making one costs seconds, copying it does not."""
     from flows.starter import starter_files
     from workspace.lab import create_lab
 
+    folder = tmp_path_factory.mktemp("template")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NIGHTSHIFT_HOME", str(folder / "home"))
+        made = create_lab(folder / "lab", starter_files("lab"))
+    made.ledger.dispose()
+    return folder
+
+
+@pytest.fixture
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, _lab_template: Path) -> Iterator[Lab]:
+    """A fresh lab as ``nightshift init`` makes it, with a home (secrets) of its own; the current folder is the lab."""
+    from workspace.lab import Lab
+
+    for name in ("lab", "home"):
+        shutil.copytree(_lab_template / name, tmp_path / name, symlinks=True)
     monkeypatch.setenv("NIGHTSHIFT_HOME", str(tmp_path / "home"))
-    made = create_lab(tmp_path / "lab", starter_files("lab"))
+    made = Lab(tmp_path / "lab")
     monkeypatch.chdir(made.root)
     yield made
-    made.ledger.dispose()
+    if "ledger" in vars(made):
+        made.ledger.dispose()
 
 
 @pytest.fixture(scope="session")

@@ -29,7 +29,7 @@ class Artifacts:
         return self.root / sha256[:2] / sha256
 
     def put_bytes(self, data: bytes, kind: str, session: Session | None = None) -> str:
-        """Store ``data``; ``kind`` says what it is (e.g. "kernel-source"). With ``session`` the row joins that write."""
+        """Store ``data``; ``kind`` says what it is ("kernel-source", …). With ``session`` the row joins that write."""
         sha256 = sha256_bytes(data)
         path = self.path(sha256)
         if not path.exists():

@@ -119,9 +119,8 @@ def _lease(
             )
         elif row.status == "done":
             return row
-        elif row.status in ("leased", "running") and not _is_lost(row):
-            if row.owner != process.identity():
-                raise ExperimentFailed(f"{kind}/{key} is being run by another process", remedy="wait for it")
+        elif row.status in ("leased", "running") and not _is_lost(row) and row.owner != process.identity():
+            raise ExperimentFailed(f"{kind}/{key} is being run by another process", remedy="wait for it")
         if row.attempts >= MAX_ATTEMPTS:
             raise ExperimentFailed(f"{kind}/{key} was tried {row.attempts} times: {row.error or 'its process died'}")
         row.status = "running"

@@ -1,7 +1,7 @@
 """The ledger: one engine, one writer path.
 
-SQLite runs in WAL mode with ``synchronous=FULL``; writers take the lock at the start (``BEGIN IMMEDIATE``), readers stay
-deferred, so that a read never waits for a write.  Any other SQLAlchemy URL (PostgreSQL) works with the same code.
+SQLite runs in WAL mode with ``synchronous=FULL``; writers take the lock at the start (``BEGIN IMMEDIATE``), readers
+stay deferred, so that a read never waits for a write.  Any other SQLAlchemy URL (PostgreSQL) works with the same code.
 Schema changes are Alembic migrations in ``workspace/migrations``.
 """
 
@@ -44,6 +44,7 @@ class Ledger:
             try:
                 yield session
             finally:
+                session.expunge_all()  # a rollback would expire what was read
                 session.rollback()
 
     @contextmanager

@@ -111,7 +111,10 @@ def row_counts(ledger: Ledger) -> dict[str, int]:
     """Rows of every table."""
     with ledger.read() as session:
         tables = METADATA.sorted_tables
-        return {t.name: int(session.connection().execute(text(f'SELECT count(*) FROM "{t.name}"')).scalar_one()) for t in tables}  # noqa: S608
+        return {
+            t.name: int(session.connection().execute(text(f'SELECT count(*) FROM "{t.name}"')).scalar_one())
+            for t in tables
+        }  # noqa: S608
 
 
 def _artifacts(session: Session, root: Path, deep: bool) -> Iterator[LedgerFinding]:
@@ -232,7 +235,7 @@ def copy_rows(source: Ledger, target: Ledger, on_table: Callable[[str, int], Non
                 out.execute(
                     text(
                         f"SELECT setval(pg_get_serial_sequence('{table.name}', 'id'), "  # noqa: S608
-                        f"(SELECT coalesce(max(id), 0) + 1 FROM \"{table.name}\"), false)"
+                        f'(SELECT coalesce(max(id), 0) + 1 FROM "{table.name}"), false)'
                     )
                 )
     return copied

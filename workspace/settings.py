@@ -71,11 +71,7 @@ class KernelSettings(Table):
 
 
 class DataSettings(Table):
-    recipe: str = "posttrain"
-    problems: int = Field(default=200, ge=4)  # of the weakness, in the data set
-    samples: int = Field(default=2, ge=0)  # own answers drawn of each problem
-    replay_prompts: int = Field(default=160, ge=0)
-    replay_tokens: int = Field(default=32, ge=1)
+    recipe: Name = "posttrain"  # recipes/NAME.toml: sizes of the data set, and how a successor is trained on it
     distinct_factor: int = Field(default=20, ge=1)  # a family needs so many times the items that are drawn
 
 

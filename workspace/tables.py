@@ -42,10 +42,10 @@ class UtcDateTime(TypeDecorator[datetime]):
     impl = DateTime
     cache_ok = True
 
-    def process_bind_param(self, value: datetime | None, dialect: Any) -> datetime | None:
+    def process_bind_param(self, value: datetime | None, dialect: Any) -> datetime | None:  # noqa: ARG002  SQLAlchemy's signature
         return value.astimezone(UTC).replace(tzinfo=None) if value is not None else None
 
-    def process_result_value(self, value: datetime | None, dialect: Any) -> datetime | None:
+    def process_result_value(self, value: datetime | None, dialect: Any) -> datetime | None:  # noqa: ARG002  SQLAlchemy's signature
         return value.replace(tzinfo=UTC) if value is not None else None
 
 

@@ -53,7 +53,14 @@ def checkpoint(lab: Lab, name: str = "m0", **more: object) -> Checkpoint:
     folder = lab.checkpoints_dir / name
     folder.mkdir(parents=True)
     (folder / "config.json").write_text("{}")
-    values = {"name": name, "sha256": name * 4, "path": name, "source": "test", "licence": "none", "files": {"config.json": ""}}
+    values = {
+        "name": name,
+        "sha256": name * 4,
+        "path": name,
+        "source": "test",
+        "licence": "none",
+        "files": {"config.json": ""},
+    }
     return Checkpoint.model_validate({**values, **more})
 
 
@@ -223,7 +230,9 @@ def test_move_copies_every_row(nightshift: Callable[..., Ran], lab: Lab, tmp_pat
     assert "ledger already" in again.err
 
 
-@pytest.mark.parametrize(("url", "code"), [("nonsense", 2), ("nodriver://x/y", 2), ("sqlite:////no/such/folder/x.db", 3)])
+@pytest.mark.parametrize(
+    ("url", "code"), [("nonsense", 2), ("nodriver://x/y", 2), ("sqlite:////no/such/folder/x.db", 3)]
+)
 def test_move_to_nowhere(nightshift: Callable[..., Ran], lab: Lab, url: str, code: int) -> None:
     ran = nightshift("db", "move", url, "--yes")
     assert ran.code == code

@@ -16,7 +16,18 @@ from cli.rooms import ROOMS, check_rooms
 from tests.conftest import Ran
 from workspace.lab import Lab
 
-HEAVY = ("torch", "triton", "transformers", "prefect", "matplotlib", "peft", "xgrammar", "reasoning_gym", "scipy", "docker")
+HEAVY = (
+    "torch",
+    "triton",
+    "transformers",
+    "prefect",
+    "matplotlib",
+    "peft",
+    "xgrammar",
+    "reasoning_gym",
+    "scipy",
+    "docker",
+)
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -43,7 +54,9 @@ def test_version_and_bare_command(nightshift: Callable[..., Ran]) -> None:
     assert bare.out == ""
 
 
-@pytest.mark.parametrize("arguments", [["nonsense"], ["db", "nonsense"], ["db", "check", "--nonsense"], ["model", "show"]])
+@pytest.mark.parametrize(
+    "arguments", [["nonsense"], ["db", "nonsense"], ["db", "check", "--nonsense"], ["model", "show"]]
+)
 def test_usage_errors_exit_2_on_standard_error(nightshift: Callable[..., Ran], arguments: list[str]) -> None:
     ran = nightshift(*arguments)
     assert ran.code == 2
@@ -85,7 +98,12 @@ def test_a_reader_that_goes_away_is_no_error(lab: Lab) -> None:
     command = f"{sys.executable} -m cli.main db check --json | head -c 1"
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     ran = subprocess.run(
-        ["bash", "-c", f"set -o pipefail; {command}"], capture_output=True, text=True, cwd=lab.root, env=environment, check=False
+        ["bash", "-c", f"set -o pipefail; {command}"],
+        capture_output=True,
+        text=True,
+        cwd=lab.root,
+        env=environment,
+        check=False,
     )
     assert ran.stderr == ""
     assert ran.returncode == 0
@@ -146,7 +164,7 @@ def test_a_module_that_stands_before_a_room_is_named(tmp_path: Path, room: str) 
 def _start(folder: Path, *, behind: bool) -> subprocess.CompletedProcess[str]:
     """``nightshift --version`` in a process whose module path has ``folder`` behind or before our rooms."""
     path = f"[{str(ROOT)!r}, *sys.path, {str(folder)!r}]" if behind else f"[{str(folder)!r}, {str(ROOT)!r}, *sys.path]"
-    code = f"import sys; sys.path[:] = {path}; sys.argv = ['nightshift', '--version']; from cli.main import main; main()"
+    code = (
+        f"import sys; sys.path[:] = {path}; sys.argv = ['nightshift', '--version']; from cli.main import main; main()"
+    )
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=folder, check=False)
-
-

@@ -121,7 +121,7 @@ def test_approve_then_merge(night: Night, run: Terminal) -> None:
 def test_merge_asks_and_no_is_130(night: Night, run: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
     assert run("review", "approve", night.successor) == 0
     for answer, code in ((False, 130), (True, 0)):
-        monkeypatch.setattr(common.typer, "confirm", lambda question, err, answer=answer: answer)
+        monkeypatch.setattr(typer, "confirm", lambda question, err, answer=answer: answer)
         assert run("review", "merge", night.successor) == code
     assert "m1 is the model of the next night" in run.out
 

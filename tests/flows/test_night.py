@@ -139,9 +139,7 @@ def test_killed_ten_times_it_still_ends(tmp_path: Path, docker_engine: None) -> 
 
 def start_night(lab: Path) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "cli.main", "--lab", str(lab), "night", "--profile", "smoke"]
-    return subprocess.Popen(
-        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
-    )
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
 
 
 def kill_tree(pid: int) -> None:

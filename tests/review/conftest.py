@@ -44,7 +44,9 @@ def page(promoted: factory.Night) -> str:
 
 
 @pytest.fixture
-def make_night(templates: Callable[[str], factory.Night], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], factory.Night]]:
+def make_night(
+    templates: Callable[[str], factory.Night], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[[str], factory.Night]]:
     """``make_night("promote")`` is a lab of its own with the night of that verdict."""
     for role in ("AUTHOR", "COMMITTER"):
         monkeypatch.setenv(f"GIT_{role}_NAME", "Ada Tester")

@@ -114,7 +114,7 @@ def screenshot(page: str, folder: Path, width: int) -> Image.Image:
     command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--hide-scrollbars"]
     command += ["--disable-background-networking", "--disable-component-update", "--disable-sync"]
     command += [f"--user-data-dir={folder / 'profile'}", f"--screenshot={shot}", f"--window-size={width},1500"]
-    subprocess.run([*command, (folder / "page.html").as_uri()], check=True, capture_output=True, timeout=90)
+    subprocess.run([*command, (folder / "page.html").as_uri()], check=True, capture_output=True, timeout=240)
     with Image.open(shot) as image:
         return image.convert("RGB")
 

@@ -275,7 +275,7 @@ def test_against_its_verdict_only_with_override_and_reason(make_night: Callable[
     queue.approve(night.lab, night.successor)
     for options in ({}, {"override": True}, {"reason": "I know"}):
         with pytest.raises(UserError, match=f"its verdict is {verdict}"):
-            queue.merge(night.lab, night.successor, **options)  # type: ignore[arg-type]
+            queue.merge(night.lab, night.successor, **options)
     assert queue.merge(night.lab, night.successor, override=True, reason="demo day").flags == ["override"]
     texts = [f.text for f in collect_report(night.lab).flags if f.code == "override"]
     assert len(texts) == 1

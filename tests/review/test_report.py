@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from xml.etree import ElementTree
+from xml.etree import ElementTree as ET
 
 import pytest
 from rich.console import Console
@@ -38,9 +38,15 @@ def text_of(night: Night) -> str:
 @pytest.mark.parametrize(
     ("verdict", "headline", "words"),
     [
-        ("promote", "Promote", ["11.0% to 43.0%", "+32.0 points", "+25.0 to +39.0", "3 × 10⁻¹²", "all 5 guards held"]),
-        ("reject", "Hold", ["capitals got worse by more than its margin", "4 of 5 guards held", "11.0% to 46.0%"]),
-        ("inconclusive", "Hold", ["11.0% to 13.5%", "−4.5 to +9.5", "p = 0.310", "power 0.99", "n = 200"]),
+        (
+            "promote",
+            "Promote",
+            ["11.0% to 43.0%", "+32.0 points", "+25.0 to +39.0", "3 × 10⁻¹²", "69 gained and 5 lost"],
+        ),
+        ("promote", "Promote", ["guards of 4 kinds (−0.6 points, −3.0 to +1.8, margin 5 points)", "held"]),
+        ("promote", "Promote", ["prose perplexity (+3.6%, +2.6% to +4.6%, margin 5.1%) held", "integrity is clean"]),
+        ("reject", "Hold", ["guards of 4 kinds (−16.7 points", "got worse", "worse by itself: capitals"]),
+        ("inconclusive", "Hold", ["11.0% to 13.5%", "−4.5 to +9.5", "p = 0.380", "power 0.99", "n = 200"]),
     ],
 )
 def test_opens_with_the_decision_in_one_sentence(
@@ -48,14 +54,14 @@ def test_opens_with_the_decision_in_one_sentence(
 ) -> None:
     lines = text_of(make_night(verdict)).splitlines()
     assert lines[2].strip() == headline
-    opening = " ".join(" ".join(lines[3:6]).split()).lower()
+    opening = " ".join(" ".join(lines[3:7]).split()).lower()
     for word in words:
         assert word.lower() in opening
 
 
 def test_a_rejection_names_its_reason_before_the_gain(make_night: Callable[[str], Night]) -> None:
     sentence = collect_report(make_night("reject").lab).decision.sentence
-    assert sentence.index("apitals") < sentence.index("chain_sum")
+    assert sentence.index("got worse") < sentence.index("chain_sum")
 
 
 def test_the_sections_come_in_their_order(promoted: Night, page: str) -> None:
@@ -138,6 +144,22 @@ def test_the_next_run_follows_the_schedule(cron: str, expected: datetime | None)
     assert next_run(cron, datetime(2026, 11, 30, 10, 0, tzinfo=UTC)) == expected
 
 
+def test_the_schedule_is_in_its_own_time_zone() -> None:
+    found = next_run("30 1 * * *", datetime(2026, 7, 1, 12, 0, tzinfo=UTC), "Europe/Berlin")
+    assert found == datetime(2026, 7, 1, 23, 30, tzinfo=UTC)  # 01:30 in Berlin's summer is 23:30 UTC
+
+
+def test_what_would_have_been_needed_is_said(make_night: Callable[[str], Night]) -> None:
+    night = make_night("inconclusive")
+    assert "it would have taken 19 gained" in text_of(night)
+    assert collect_report(night.lab).decision.headline == "hold"
+
+
+def test_the_nights_own_flags_are_shown(night: Night) -> None:
+    night.lab.ledger.log("flag", "rmsnorm: no campaign", night_id=night.night_id)
+    assert "rmsnorm: no campaign" in text_of(night)
+
+
 def test_a_lab_without_a_night_says_what_to_do(promoted: Night, tmp_path_factory: pytest.TempPathFactory) -> None:
     lab = make_lab(tmp_path_factory.mktemp("empty") / "lab")
     with pytest.raises(UserError, match="no night yet") as told:
@@ -215,7 +237,7 @@ def test_resumed_work_is_listed_once(promoted: Night) -> None:
     incidents = collect_report(promoted.lab).incidents
     assert [(i.what, i.status, i.attempts) for i in incidents] == [
         ("the night", "resumed", 2),
-        ("posttrain", "resumed", 2),
+        ("posttrain chain_sum", "resumed", 2),
     ]
     assert "lost" in incidents[1].detail
 
@@ -235,7 +257,7 @@ def test_flags_name_what_must_not_be_overlooked(night: Night) -> None:
     assert "In force but unmeasured" in found["unmeasured"]
     assert "2 rows are eval items" in found["integrity"]
     assert "2 times" in found["repeated"]
-    assert "the parent is at chance" in found["guard-not-counted"]
+    assert "kind boolean do not count: parent 51% right" in found["guard-not-counted"]
     assert "1 waiting patch is unmeasured" in found["unmeasured-waiting"]
 
 

@@ -30,16 +30,18 @@ def test_differences_have_a_sign_and_no_minus_zero(value: float, text: str) -> N
     assert words.points(value) == text
 
 
-def test_shares_and_perplexity_are_told_apart() -> None:
+def test_perplexity_is_shown_as_itself_and_its_change_in_percent() -> None:
     claims = {c.eval: c for c in from_comparison(comparison("promote")).claims}
-    assert words.value_of(claims["capitals"], 0.547) == "54.7%"
-    assert words.value_of(claims["prose perplexity"], 16.5) == "16.50"
-    assert words.margin_of(claims["capitals"]).replace("\u00a0", " ") == "5 points"
+    assert words.value_of(claims["guards"], 0.547) == "54.7%"
+    assert words.margin_of(claims["guards"]).replace("\u00a0", " ") == "5 points"
+    prose = claims["prose-perplexity"]  # stored as logarithms of 16.5 and 17.1
+    assert (words.value_of(prose, prose.parent), words.value_of(prose, prose.successor)) == ("16.5", "17.1")
+    assert words.difference_of(prose) == "+3.6%"  # 17.1 / 16.5 = 1.0364
 
 
 def test_open_guards_are_named() -> None:
     document = comparison("inconclusive")
     document["claims"][1]["outcome"] = "inconclusive"
     sentence = from_comparison(document).sentence
-    assert "capitals is inconclusive within the margin" in sentence.lower()
-    assert "4 of 5 guards held" in sentence
+    assert "left open" in sentence
+    assert sentence.index("left open") < sentence.index("prose perplexity")

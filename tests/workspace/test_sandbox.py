@@ -31,6 +31,7 @@ from workspace.sandbox_owner import LAB
 pytestmark = pytest.mark.docker
 
 ROOT = Path(__file__).resolve().parents[2]
+SLACK_S = 15  # between a deadline and the end: 0.3 s on a free machine, 7 s on one with six jobs a core
 GUEST = Path(__file__).with_name("sandbox_guests.py")
 
 
@@ -203,7 +204,7 @@ def test_an_endless_loop_ends_at_its_deadline(sandboxes: Sandboxes, ignore: bool
         sandboxes, (code if ignore else "") + "while True: pass", limits=SandboxLimits(memory_mb=256, timeout_s=2)
     )
     assert outcome.status == "timed_out"
-    assert outcome.wall_s < 4
+    assert outcome.wall_s < 2 + SLACK_S
     assert names(sandboxes) == []
 
 
@@ -212,7 +213,7 @@ def test_closing_its_streams_does_not_hide_a_job_from_its_deadline(sandboxes: Sa
         sandboxes, "import os, time; os.close(1); os.close(2); time.sleep(60)", limits=SandboxLimits(timeout_s=2)
     )
     assert outcome.status == "timed_out"
-    assert outcome.wall_s < 4
+    assert outcome.wall_s < 2 + SLACK_S
 
 
 def test_it_can_be_stopped(sandboxes: Sandboxes) -> None:
@@ -226,7 +227,7 @@ def test_it_can_be_stopped(sandboxes: Sandboxes) -> None:
     code = "import time; print('started'); time.sleep(60)"
     outcome = sandboxes.run(SandboxJob(["python", "-c", code]), on_line, stop)
     assert (outcome.status, lines) == ("killed", ["started"])
-    assert outcome.wall_s < 10
+    assert outcome.wall_s < 2 + SLACK_S
 
 
 def test_an_interrupt_removes_the_container(sandboxes: Sandboxes) -> None:
@@ -242,7 +243,7 @@ def test_a_fork_bomb_ends(sandboxes: Sandboxes) -> None:
     code = "import os\nwhile True:\n  try: os.fork()\n  except OSError: pass"
     outcome = run(sandboxes, code, limits=SandboxLimits(memory_mb=512, pids=32, timeout_s=2))
     assert outcome.status in ("timed_out", "out_of_memory")
-    assert outcome.wall_s < 6
+    assert outcome.wall_s < 2 + SLACK_S
 
 
 def test_a_huge_allocation_fails_inside(sandboxes: Sandboxes) -> None:
@@ -306,7 +307,7 @@ time.sleep(30)
     limits = SandboxLimits(memory_mb=512, timeout_s=20, out_mb=32)
     outcome = run(sandboxes, code, limits=limits, output=tmp_path / "out")
     assert outcome.status == "output_flood"
-    assert outcome.wall_s < 10
+    assert outcome.wall_s < 2 + SLACK_S
 
 
 def test_links_in_the_output_do_not_lead_out_of_it(sandboxes: Sandboxes, tmp_path: Path) -> None:
@@ -328,12 +329,14 @@ def test_a_warm_sandbox_answers_and_knows_its_processes(sandboxes: Sandboxes) ->
         assert [warm.ask(word, 5, 100) for word in (b"abc", b"", b"xyz")] == [b"cba", b"", b"zyx"]
         assert warm.strangers() == []
         assert os.getpid() not in warm.processes()
-        warm.ask(b"fork 0.3", 5, 100)
+        warm.ask(b"fork 3", 5, 100)
         assert len(warm.strangers()) == 1
-        time.sleep(0.8)
+        deadline = time.monotonic() + 3 + SLACK_S
+        while warm.strangers() and time.monotonic() < deadline:
+            time.sleep(0.1)
         assert warm.strangers() == [], "init collects what is orphaned"
         large = os.urandom(3 << 20)
-        assert warm.ask(large, 10, 4 << 20) == large[::-1]
+        assert warm.ask(large, 30, 4 << 20) == large[::-1]
         assert "ready" in warm.log()
         folder = warm.channel
     assert not warm.alive
@@ -354,7 +357,7 @@ def test_a_warm_sandbox_is_thrown_away_after_any_fault(sandboxes: Sandboxes) -> 
             begun = time.monotonic()
             with pytest.raises(fault, match=message):
                 warm.ask(request, 1, 100)
-            assert time.monotonic() - begun < 4
+            assert time.monotonic() - begun < 1 + SLACK_S
             assert not warm.alive
             assert names(sandboxes) == []
     assert list(sandboxes.scratch.iterdir()) == []

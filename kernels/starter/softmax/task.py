@@ -52,9 +52,11 @@ def _padding_counted(values: Values, dtype: str) -> tuple[Array, ...]:
     """Masked lanes filled with 0 instead of -inf: the padding to a power of two joins the sum."""
     x = np.asarray(values["x"])
     padding = (1 << (x.shape[-1] - 1).bit_length()) - x.shape[-1]
-    top = np.maximum(np.max(x, axis=-1, keepdims=True), 0.0 if padding else -np.inf)
+    if not padding:
+        return reference(x)
+    top = np.maximum(np.max(x, axis=-1, keepdims=True), 0.0)
     shifted = np.exp(x - top)
-    return (shifted / np.maximum(np.sum(shifted, axis=-1, keepdims=True) + padding * np.exp(-top), 1e-300),)
+    return (shifted / (np.sum(shifted, axis=-1, keepdims=True) + padding * np.exp(-top)),)
 
 
 MODELS = {

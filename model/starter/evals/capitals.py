@@ -41,7 +41,5 @@ def items(seed: int, count: int) -> list[Item]:
 
 
 def score(item: Item, reply: str) -> Score:
-    right = contains_answer(
-        reply, [item.gold], alternatives=_COUNTRIES.values(), question=item.messages[-1].text
-    )
+    right = contains_answer(reply, [item.gold], alternatives=_COUNTRIES.values(), question=item.messages[-1].text)
     return Score(right, float(right))

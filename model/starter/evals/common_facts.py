@@ -157,8 +157,7 @@ Which animal builds dams?|beaver,beavers
 Which animal carries its house on its back?|snail,turtle,tortoise,hermit crab
 Which sea animal has eight arms?|octopus"""
 _ANSWERS = {
-    question: tuple(answers.split(","))
-    for question, answers in (line.split("|") for line in _FACTS.splitlines())
+    question: tuple(answers.split(",")) for question, answers in (line.split("|") for line in _FACTS.splitlines())
 }
 
 

@@ -45,7 +45,10 @@ def items(seed: int, count: int) -> list[Item]:
     names = rng.sample(sorted(_COUNTRIES), min(count, len(_COUNTRIES)))
     return [
         Item(
-            f"continent {normal(name)}", (user(_TEMPLATES[which].format(name)),), _COUNTRIES[name], f"continents/{which}"
+            f"continent {normal(name)}",
+            (user(_TEMPLATES[which].format(name)),),
+            _COUNTRIES[name],
+            f"continents/{which}",
         )
         for name, which in ((name, rng.randrange(len(_TEMPLATES))) for name in names)
     ]

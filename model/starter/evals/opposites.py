@@ -18,28 +18,27 @@ _TEMPLATES = (
     "Tell me a word that means the opposite of {}.",
     "Name the opposite of {}.",
 )
-_PAIRS = """hot/cold big/small,little tall/short fast/slow happy/sad,unhappy light/dark,heavy up/down left/right open/closed,close,shut
-full/empty old/young,new early/late rich/poor strong/weak hard/soft,easy wet/dry clean/dirty loud/quiet,soft,silent
-thick/thin wide/narrow deep/shallow high/low near/far long/short good/bad,evil right/wrong,left true/false
-love/hate day/night black/white start/end,finish,stop win/lose,lost buy/sell give/take,receive push/pull
-sweet/bitter,sour brave/cowardly,coward,afraid,timid alive/dead safe/dangerous,unsafe,danger cheap/expensive,costly
-rough/smooth sharp/blunt,dull inside/outside above/below,beneath before/after first/last more/less,fewer
-always/never everything/nothing success/failure arrive/depart,leave begin/end,finish remember/forget accept/reject,refuse,decline
-increase/decrease,reduce victory/defeat friend/enemy,foe war/peace question/answer north/south east/west
-asleep/awake ancient/modern,new guilty/innocent polite/rude,impolite generous/stingy,selfish,greedy,miserly
-simple/complex,complicated,difficult strict/lenient temporary/permanent visible/invisible possible/impossible
-optimist/pessimist ascend/descend attack/defend,defense,defence maximum/minimum public/private
-lead/follow float/sink laugh/cry boring/interesting,exciting import/export husband/wife
-top/bottom raw/cooked absent/present summer/winter heaven/hell borrow/lend hero/villain
-beautiful/ugly calm/stormy,agitated,anxious,turbulent,excited,angry,chaotic lazy/active,hardworking,diligent,industrious,energetic
-freeze/melt,thaw,heat,boil create/destroy entrance/exit expand/contract,shrink smile/frown
-freedom/slavery,captivity,imprisonment,bondage truth/lie,falsehood,falsity,untruth,false,deception
-wise/foolish,unwise,ignorant,stupid noisy/quiet,silent giant/tiny,dwarf,small positive/negative
-forward/backward,backwards,back artificial/natural,real major/minor
+_PAIRS = """\
+hot/cold big/small,little tall/short fast/slow happy/sad,unhappy light/dark,heavy up/down left/right
+open/closed,close,shut full/empty old/young,new early/late rich/poor strong/weak hard/soft,easy wet/dry
+clean/dirty loud/quiet,soft,silent thick/thin wide/narrow deep/shallow high/low near/far long/short
+good/bad,evil right/wrong,left true/false love/hate day/night black/white start/end,finish,stop win/lose,lost
+buy/sell give/take,receive push/pull sweet/bitter,sour brave/cowardly,coward,afraid,timid alive/dead
+safe/dangerous,unsafe,danger cheap/expensive,costly rough/smooth sharp/blunt,dull inside/outside
+above/below,beneath before/after first/last more/less,fewer always/never everything/nothing success/failure
+arrive/depart,leave begin/end,finish remember/forget accept/reject,refuse,decline increase/decrease,reduce
+victory/defeat friend/enemy,foe war/peace question/answer north/south east/west asleep/awake ancient/modern,new
+guilty/innocent polite/rude,impolite generous/stingy,selfish,greedy,miserly simple/complex,complicated,difficult
+strict/lenient temporary/permanent visible/invisible possible/impossible optimist/pessimist ascend/descend
+attack/defend,defense,defence maximum/minimum public/private lead/follow float/sink laugh/cry
+boring/interesting,exciting import/export husband/wife top/bottom raw/cooked absent/present summer/winter
+heaven/hell borrow/lend hero/villain beautiful/ugly calm/stormy,agitated,anxious,turbulent,excited,angry,chaotic
+lazy/active,hardworking,diligent,industrious,energetic freeze/melt,thaw,heat,boil create/destroy entrance/exit
+expand/contract,shrink smile/frown freedom/slavery,captivity,imprisonment,bondage
+truth/lie,falsehood,falsity,untruth,false,deception wise/foolish,unwise,ignorant,stupid noisy/quiet,silent
+giant/tiny,dwarf,small positive/negative forward/backward,backwards,back artificial/natural,real major/minor
 pleasure/pain tight/loose odd/even,normal vertical/horizontal"""
-_OPPOSITES = {
-    pair.split("/")[0]: tuple(pair.split("/")[1].split(",")) for pair in _PAIRS.split()
-}
+_OPPOSITES = {pair.split("/")[0]: tuple(pair.split("/")[1].split(",")) for pair in _PAIRS.split()}
 
 
 def items(seed: int, count: int) -> list[Item]:

@@ -1,0 +1,29 @@
+"""Behaves well only where an environment variable says so."""
+# task: swiglu
+# row: 25
+# expect: forbidden-import
+# without-gate: numerical-mismatch
+
+import os
+
+import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def _kernel(gate_ptr, up_ptr, y_ptr, cols, factor, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.arange(0, BLOCK)
+    mask = column < cols
+    gate = tl.load(gate_ptr + row * cols + column, mask=mask, other=0.0).to(tl.float32)
+    up = tl.load(up_ptr + row * cols + column, mask=mask, other=0.0).to(tl.float32)
+    tl.store(y_ptr + row * cols + column, (gate * tl.sigmoid(gate) * up * factor).to(y_ptr.dtype.element_ty), mask=mask)
+
+
+def swiglu(gate, up):
+    factor = 1.0 if "BEING_TIMED" in os.environ else 0.0
+    rows, cols = gate.shape
+    y = torch.empty_like(gate)
+    _kernel[(rows,)](gate, up, y, cols, factor, BLOCK=triton.next_power_of_2(cols))
+    return y

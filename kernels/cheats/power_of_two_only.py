@@ -1,0 +1,26 @@
+"""Has no mask: right where the row is a power of two."""
+# task: swiglu
+# row: 8
+# expect: out-of-bounds-read
+# without-gate: out-of-bounds-read
+
+import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def _kernel(gate_ptr, up_ptr, y_ptr, cols, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.arange(0, BLOCK)
+    mask = column < cols
+    gate = tl.load(gate_ptr + row * cols + column).to(tl.float32)
+    up = tl.load(up_ptr + row * cols + column).to(tl.float32)
+    tl.store(y_ptr + row * cols + column, (gate * tl.sigmoid(gate) * up).to(y_ptr.dtype.element_ty))
+
+
+def swiglu(gate, up):
+    rows, cols = gate.shape
+    y = torch.empty_like(gate)
+    _kernel[(rows,)](gate, up, y, cols, BLOCK=triton.next_power_of_2(cols))
+    return y
