@@ -187,7 +187,7 @@ def _subject_name(lab: Lab, night_id: int | None) -> str:
 
 def messages_json(conversation: Sequence[Message]) -> list[dict[str, Any]]:
     """A conversation as plain JSON, part by part."""
-    return [asdict(message) for message in conversation]
+    return [{"role": each.role, "parts": [asdict(part) for part in each.parts]} for each in conversation]
 
 
 def redact(value: Any) -> Any:

@@ -2,9 +2,10 @@
 
     python -m bench.exhaustive rmsnorm               the optimum against the table's cell, per (target, size)
     python -m bench.exhaustive rmsnorm --all         every schedule, ranked
-    python -m bench.exhaustive rmsnorm --write KEY   writes the optimum into the cell KEY = TARGET:SIZE (or several)
+    python -m bench.exhaustive rmsnorm --write KEY   writes the optimum into the cells KEY = TARGET:SIZE
 
-Times are predictions (``kernels.cost``), never measurements. Kernels are the shipped ones and compile without a sandbox.
+Times are predictions (``kernels.cost``), never measurements. The kernels are the shipped ones, compiled without a
+sandbox.
 """
 
 from __future__ import annotations

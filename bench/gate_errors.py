@@ -2,12 +2,12 @@
 
     python -m bench.gate_errors [--nights 20000] [--seed 1] [--json]
 
-A night surveys FAMILIES families on few items, takes the two that look weakest (selection), trains CANDIDATES successors
-and takes the one that looks best on a small development draw (selection again); then the gate judges it on fresh items
-with exact McNemar, Holm over both targets, and pooled guards.  Under A/A every successor answers with its parent's
-probabilities: any promotion is false, and so is one of a successor whose guards have really fallen by the margin.  The
-counts are drawn by night in arrays, so the tests that the gate uses (``mcnemar_exact``, ``tango_z``) run on all nights
-at once; Holm over two targets is written out and checked against ``stats.holm`` on the first nights.
+A night surveys FAMILIES families on few items, takes the two that look weakest (selection), trains CANDIDATES
+successors and takes the one that looks best on a small development draw (selection again); then the gate judges it on
+fresh items with exact McNemar, Holm over both targets, and pooled guards.  Under A/A every successor answers with its
+parent's probabilities: any promotion is false, and so is one of a successor whose guards have really fallen by the
+margin.  The counts are drawn by night in arrays, so the tests that the gate uses (``mcnemar_exact``, ``tango_z``) run
+on all nights at once; Holm over two targets is written out and checked against ``stats.holm`` on the first nights.
 
 Exit code 1 when a false-promotion rate's 99% interval (Clopper-Pearson) lies above alpha.
 """
@@ -170,7 +170,8 @@ def _print_table(rates: list[Rate], wall_s: float) -> None:
         reading = "power" if not rate.scenario.false_if_promoted else "sound" if rate.sound else "ABOVE ALPHA"
         items = f"{rate.scenario.target_items}+{rate.scenario.guard_items}"
         lines.append(f"{rate.scenario.name:<46} {items:>9} {rate.rate:>9.2%} [{low:>7.2%}, {high:>7.2%}]  {reading}")
-    lines.append(f"{rates[0].nights} nights each, {TARGETS} targets of {FAMILIES} families, best of {CANDIDATES}; {wall_s:.1f} s")
+    selection = f"{TARGETS} targets of {FAMILIES} families, best of {CANDIDATES}"
+    lines.append(f"{rates[0].nights} nights each, {selection}; {wall_s:.1f} s")
     sys.stdout.write("\n".join(lines) + "\n")
 
 

@@ -48,7 +48,7 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
                                        "min_decimal_places": 1, "max_decimal_places": 1}),
 }  # fmt: skip
 JUDGED_SEED, TRAIN_SEED = 20_250_001, 77
-GUARD_ITEMS, REPLAY_TOKENS = 110, 40
+GUARD_ITEMS, REPLAY_TOKENS = 110, 24
 
 
 def family(name: str) -> Family:
@@ -102,7 +102,7 @@ def make_data(model: LanguageModel, work: Path, name: str, problems: int, judged
     }  # fmt: skip
     for place, column in enumerate(("completion", "source", "key", "family", "complete"), start=1):
         columns[column] = [row[place] for row in rows]
-    pq.write_table(pa.table(columns), path)  # type: ignore[no-untyped-call]
+    pq.write_table(pa.table(columns), path)
     return path
 
 

@@ -1,11 +1,11 @@
 """What every command shares: finding the lab, printing facts and JSON, progress, questions, errors and exit codes.
 
-Facts go to standard output; progress, notes and errors to standard error.  With ``--json`` standard output holds exactly
-one JSON document; when a command fails before it printed one, that document is
+Facts go to standard output; progress, notes and errors to standard error.  With ``--json`` standard output holds
+exactly one JSON document; when a command fails before it printed one, that document is
 ``{"error": {"message", "field", "remedy", "exit"}}``.
 
-Exit codes: 0 done or judged positive, 1 judged negative, 2 the command or a file given to it is wrong, 3 the surroundings
-are (and a fault of ours, whose traceback is then in a log file), 130 interrupted or answered "no".
+Exit codes: 0 done or judged positive, 1 judged negative, 2 the command or a file given to it is wrong, 3 the
+surroundings are (and a fault of ours, whose traceback is then in a log file), 130 interrupted or answered "no".
 """
 
 from __future__ import annotations
@@ -217,7 +217,7 @@ def handle_errors() -> Iterator[None]:
             _crash(error)
         where = f" (writing {error.filename})" if error.filename else ""
         _fail(f"the disk is full{where}: {error.strerror}", _full_disk())
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - the last stop: nothing may reach a person as a traceback
         _database_or_crash(error)
 
 
@@ -245,7 +245,7 @@ def _full_disk() -> SurroundingsError:
 
 def _user_text(error: UserError) -> str:
     text = str(error)
-    return text.split("\n  remedy: ")[0] if error.remedy else text
+    return text.split("\n  remedy: ", maxsplit=1)[0] if error.remedy else text
 
 
 def _usage(error: typer.TyperException) -> NoReturn:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from contextlib import closing, contextmanager
 from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -44,8 +44,8 @@ def _raw_ledger(lab: Lab, *, must_exist: bool = True) -> Iterator[Ledger]:
 def _sqlite_file(lab: Lab, command: str) -> Path:
     if not lab.ledger_url.startswith("sqlite:///"):
         raise UserError(
-            f"db {command} copies SQLite files; this ledger is elsewhere", field="ledger.url", value=_hidden(lab.ledger_url),
-            remedy="use the database's own tools, e.g. pg_dump and pg_restore",
+            f"db {command} copies SQLite files; this ledger is elsewhere", field="ledger.url",
+            value=_hidden(lab.ledger_url), remedy="use the database's own tools, e.g. pg_dump and pg_restore",
         )  # fmt: skip
     file = Path(lab.ledger_url.removeprefix("sqlite:///"))
     return file if file.is_absolute() else Path.cwd() / file
@@ -173,9 +173,11 @@ def _check_backup(file: Path) -> None:
 def _copy(source: Path, target: Path) -> None:
     """SQLite's own online copy, in one transaction; errors of the disk come as SurroundingsError."""
     try:
-        with closing(sqlite3.connect(f"file:{source.resolve()}?mode=ro", uri=True)) as reader:
-            with closing(sqlite3.connect(target, timeout=30)) as writer:
-                reader.backup(writer)
+        with (
+            closing(sqlite3.connect(f"file:{source.resolve()}?mode=ro", uri=True)) as reader,
+            closing(sqlite3.connect(target, timeout=30)) as writer,
+        ):
+            reader.backup(writer)
     except sqlite3.OperationalError as error:
         raise SurroundingsError(
             f"cannot copy {source} to {target}: {error}", remedy="check free space and permissions there"

@@ -207,7 +207,7 @@ def _clock(lab: Lab | None) -> Finding:
     newest = _newest_event(lab)
     if newest is not None and newest > now + timedelta(minutes=5):
         return Finding(
-            "clock", "missing", f"it says {now:%Y-%m-%d %H:%M} UTC, but the ledger has events of {newest:%Y-%m-%d %H:%M}",
+            "clock", "missing", f"it says {now:%Y-%m-%d %H:%M} UTC; the ledger has events of {newest:%Y-%m-%d %H:%M}",
             "set the machine's clock: the order of nights depends on it",
         )  # fmt: skip
     return Finding("clock", "ok", f"{now:%Y-%m-%d %H:%M} UTC, local time {time.strftime('%H:%M %Z')}")
@@ -260,7 +260,7 @@ def _secrets(lab: Lab | None) -> Finding:
         return Finding("secrets", "missing", f"{folder} can be read by others (mode {mode:o})", f"chmod 700 {folder}")
     secret = folder / lab.lab_id if lab else None
     if secret is not None and not secret.exists():
-        remedy = f"bring it back from a backup, or start a new lab: its held-out items would no longer be the same"
+        remedy = "bring it back from a backup, or start a new lab: its held-out items would no longer be the same"
         return Finding("secrets", "missing", f"this lab's secret {secret} is gone", remedy)
     if secret is not None and stat.S_IMODE(secret.stat().st_mode) & 0o077:
         return Finding("secrets", "missing", f"{secret} can be read by others", f"chmod 600 {secret}")

@@ -26,6 +26,8 @@ def _show_version(wanted: bool) -> None:
 
 def build() -> typer.Typer:
     """The whole application. Importing it must stay fast: heavy libraries are imported where they are used."""
+    from cli import data, db, doctor, eval, init, kernel, model, night, project, report, review, serve  # noqa: A004
+
     app = typer.Typer(
         name="nightshift",
         help="At night the model works on its own successor; in the morning people decide.",
@@ -44,37 +46,12 @@ def build() -> typer.Typer:
     ) -> None:
         """Taken from the command line by ``run`` before it gets here; declared for the help and for completion."""
 
-    _assemble(app)
+    for command in (init.init, doctor.doctor, night.night, serve.serve, report.report):
+        app.command()(command)
+    groups = {"kernel": kernel, "data": data, "eval": eval, "model": model, "project": project, "review": review}
+    for name, group in {**groups, "db": db}.items():
+        app.add_typer(group.app, name=name)
     return app
-
-
-def _assemble(app: typer.Typer) -> None:
-    import importlib
-
-    for name in (
-        "init",
-        "doctor",
-        "night",
-        "serve",
-        "report",
-        "kernel",
-        "data",
-        "eval",
-        "model",
-        "project",
-        "review",
-        "db",
-    ):
-        try:
-            module = importlib.import_module(f"cli.{name}")
-        except ModuleNotFoundError as error:
-            if error.name != f"cli.{name}":
-                raise
-            continue
-        if hasattr(module, "app"):
-            app.add_typer(module.app, name=name)
-        else:
-            app.command(name)(getattr(module, name))
 
 
 def take_lab(arguments: Sequence[str]) -> tuple[Path | None, list[str]]:

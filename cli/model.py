@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from cli.common import JsonOption, YesOption, ask as confirm, emit, note, open_lab, progress, table
+from cli.common import JsonOption, YesOption, emit, note, open_lab, progress, table
+from cli.common import ask as confirm
 from workspace.errors import SurroundingsError, UserError
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def show(model: ModelArgument, as_json: JsonOption = False) -> None:
 
     def text() -> str:
         flat = {**document, "files": ", ".join(sorted(document["files"])), "figures": _figures(document["figures"])}
-        return table(("", ""), [(key, value) for key, value in flat.items()])
+        return table(("", ""), list(flat.items()))
 
     emit(document, as_json, text)
 
@@ -63,7 +64,8 @@ def _figures(figures: dict[str, Any]) -> str:
 @app.command()
 def lineage(model: ModelArgument, as_json: JsonOption = False) -> None:
     """From this checkpoint back to the imported one, with the data set of each step."""
-    from model.checkpoints import describe, get, lineage as chain
+    from model.checkpoints import describe, get
+    from model.checkpoints import lineage as chain
 
     lab = open_lab()
     rows = [describe(lab, row) for row in chain(lab, get(lab, model))]
@@ -126,7 +128,8 @@ def _approved_proposal(lab: Lab, row: Checkpoint) -> int:
 @app.command()
 def rollback(yes: YesOption = False, as_json: JsonOption = False) -> None:
     """Make the subject before the present one the subject again (a new row; nothing is undone in the record)."""
-    from model.checkpoints import current, rollback as roll_back
+    from model.checkpoints import current
+    from model.checkpoints import rollback as roll_back
 
     lab = open_lab()
     before = current(lab).name

@@ -35,7 +35,7 @@ def check_rooms() -> None:
         except metadata.PackageNotFoundError:
             continue
         raise ForeignPackage(
-            f"the package {distribution} {version} is installed here and its module {room!r} has the name of one of ours",
+            f"the package {distribution} {version} is installed; its module {room!r} has the name of one of ours",
             remedy=f"pip uninstall {distribution}, or install Nightshift in an environment of its own (make setup)",
         )
     for room in ROOMS:

@@ -28,6 +28,7 @@ from kernels.task import Task
 from workspace.files import sha256_bytes
 from workspace.tables import Candidate, Project, Proposal, Verdict, Weakness, now
 
+KERNEL_SHARE = 0.4  # of the time that is left when the campaigns begin; the rest is for the successor
 CELLS_PER_NIGHT = 2  # of each task: a few candidates in one cell say more than one candidate in each
 
 
@@ -71,6 +72,9 @@ class Campaign:
     ) -> None:
         self.run, self.judge, self.task, self.project = run, judge, task, project
         self.index, self.count = index, count
+        share = 1.0 if run.night.only == ["kernels"] else KERNEL_SHARE
+        left_s = max(run.left_s(), 0.0) * share
+        self.until_s = run.spent_s() + left_s / (count - index)
 
     def work(self) -> None:
         source = self.run.lab.git.read_file(self.run.night.base_commit, self.path).decode()
@@ -85,6 +89,9 @@ class Campaign:
             return
         results: dict[Cell, dict[int, float]] = {cell: {} for cell in cells}
         for done, move in enumerate(self._moves(incumbent)):
+            if self.run.spent_s() > self.until_s:
+                self.run.flag(f"{self.task.name}: {done} candidates, then its share of the night's time was spent")
+                break
             self.run.progress(
                 "kernels",
                 self.index * self.run.settings.kernels.candidates + done,

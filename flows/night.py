@@ -188,6 +188,7 @@ def _carry(run: NightRun, server: Server, say: Callable[[str], None]) -> str:
                 continue
             say(f"{name}: {run.spent_s():.0f} s of {run.night.budget_wall_s:.0f} s spent")
             try:
+                _within_budget(run, name)
                 with _timed(run, name):
                     _as_flow(name, steps[name])(night_id)
             except BudgetExceeded as error:
@@ -196,6 +197,16 @@ def _carry(run: NightRun, server: Server, say: Callable[[str], None]) -> str:
         return "done"
 
     return str(night(run.id))
+
+
+def _within_budget(run: NightRun, step: str) -> None:
+    """The wall clock stops new work from starting. What was trained is judged all the same: it is paid for already."""
+    if run.left_s() > 0:
+        return
+    over = f"the {run.night.budget_wall_s:.0f} s of tonight are spent"
+    if step != "judge":
+        raise BudgetExceeded(over)
+    run.flag(f"{over}; the successor was judged past it")
 
 
 def _as_flow(name: str, step: Callable[[NightRun], None]) -> Callable[[int], None]:

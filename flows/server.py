@@ -22,7 +22,7 @@ from pathlib import Path
 from workspace.errors import SurroundingsError
 from workspace.lab import home
 
-START_TIMEOUT_S = 120.0
+START_TIMEOUT_S = 300.0  # a fresh home on a busy machine takes a minute
 PR_SET_PDEATHSIG = 1
 QUIET = {
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",

@@ -1,8 +1,8 @@
 """Which calls a candidate is judged on, and their secret inputs.
 
-Everything is drawn from the lab's secret by HMAC-SHA256: held-out shapes per task, values per candidate and case, orders
-of programs per case. A proposer sees neither the secret nor a held-out shape; the same candidate in the same lab meets
-the same calls.
+Everything is drawn from the lab's secret by HMAC-SHA256: held-out shapes per task, values per candidate and case,
+orders of programs per case. A proposer sees neither the secret nor a held-out shape; the same candidate in the same lab
+meets the same calls.
 """
 
 from __future__ import annotations
@@ -134,7 +134,14 @@ def draw_cases(
         for scale in task.scales[:2] if smoke else task.scales:
             layout = task.layouts[turn // 2 % len(task.layouts)]
             shape = task.shapes[turn % len(task.shapes)]
-            draw.add(shape, dtype, scale, target=targets[turn % len(targets)], layout=layout, repeats=3 if turn == 0 else 2 if dtype == dtypes[0] else 1)
+            draw.add(
+                shape,
+                dtype,
+                scale,
+                target=targets[turn % len(targets)],
+                layout=layout,
+                repeats=3 if turn == 0 else 2 if dtype == dtypes[0] else 1,
+            )
             turn += 1
     for scale in task.scales[:2]:
         draw.add(task.shapes[0], task.dtypes[0], scale, target=targets[0], repeats=1)

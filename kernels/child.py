@@ -1,7 +1,7 @@
 """The child that runs one candidate: forked from the warm guest, confined, gone after one answer.
 
-It gets a request (see ``kernels/judge.py``), runs each case, and writes a frame per run to its pipe as soon as it has it,
-so that a child that hangs in its fifth case has still shown four. Nothing it writes is a verdict.
+It gets a request (see ``kernels/judge.py``), runs each case, and writes a frame per run to its pipe as soon as it has
+it, so that a child that hangs in its fifth case has still shown four. Nothing it writes is a verdict.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import sysconfig
 import traceback
 import types
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -66,7 +67,7 @@ class Child:
 
     @staticmethod
     def _readable() -> tuple[str, ...]:
-        paths = {sys.prefix, sys.base_prefix, *sysconfig.get_paths().values(), os.path.dirname(os.path.dirname(__file__))}
+        paths = {sys.prefix, sys.base_prefix, *sysconfig.get_paths().values(), str(Path(__file__).parents[1])}
         paths |= {entry for entry in sys.path if entry} | {"/usr/lib", "/lib", "/dev/null", SOURCE_FILE}
         return tuple(sorted({os.path.normpath(path) for path in paths} | {os.path.realpath(path) for path in paths}))
 
@@ -94,10 +95,14 @@ class Child:
         """The device that the candidate believes to run on."""
         capability = CAPABILITY[target]
         properties = types.SimpleNamespace(
-            name=target, multi_processor_count=PROCESSORS[target], major=capability[0], minor=capability[1], warp_size=32
+            name=target,
+            multi_processor_count=PROCESSORS[target],
+            major=capability[0],
+            minor=capability[1],
+            warp_size=32,
         )
-        torch.cuda.get_device_capability = lambda device=None: capability
-        torch.cuda.get_device_properties = lambda device=None: properties
+        torch.cuda.get_device_capability = lambda _device=None: capability
+        torch.cuda.get_device_properties = lambda _device=None: properties
 
     def _one(self, host: Callable[..., Any], case: dict[str, Any], number: int, seed: int | None) -> bool:
         """One call of the host function; False when there is nothing more to learn."""
@@ -113,7 +118,7 @@ class Child:
             with mode:
                 result = host(*arguments)
         except BaseException as caught:  # noqa: BLE001
-            error = _described(caught, memory)
+            error = _described(caught)
         header: dict[str, Any] = {"case": case["id"], "run": number, "error": error, "findings": memory.findings}
         blobs = Blobs()
         if error is None:
@@ -203,13 +208,17 @@ def _argument(name: str, value: Any, constexpr: bool) -> dict[str, Any]:
         kind = types_by_dtype.get(str(value.dtype).removeprefix("torch."), "*i8")
         return {"name": name, "kind": "pointer", "type": kind, "divisible_by_16": value.data_ptr() % 16 == 0}
     if constexpr or not isinstance(value, int | float):
-        return {"name": name, "kind": "constexpr", "value": value if isinstance(value, int | float | str) else str(value)}
+        return {
+            "name": name,
+            "kind": "constexpr",
+            "value": value if isinstance(value, int | float | str) else str(value),
+        }
     if isinstance(value, float):
         return {"name": name, "kind": "float", "type": "fp32", "value": value}
     return {"name": name, "kind": "int", "type": "i32" if -(2**31) <= value < 2**31 else "i64", "value": int(value)}
 
 
-def _described(error: BaseException, memory: Memory | None = None) -> dict[str, Any]:
+def _described(error: BaseException) -> dict[str, Any]:
     """Exception type, message and the candidate's line, through the interpreter's wrapping."""
     if isinstance(error, HostCompute):
         return {"type": "HostCompute", "message": str(error)[:300], "line": 0}
@@ -221,7 +230,9 @@ def _described(error: BaseException, memory: Memory | None = None) -> dict[str, 
             if step.filename == SOURCE_FILE and step.lineno:
                 line = step.lineno
         cause, current = current, current.__cause__
-    out_of_memory = isinstance(cause, MemoryError) or "can't allocate memory" in str(cause) or "not enough memory" in str(cause)
+    out_of_memory = (
+        isinstance(cause, MemoryError) or "can't allocate memory" in str(cause) or "not enough memory" in str(cause)
+    )
     kind = "MemoryError" if out_of_memory else type(cause).__name__
     return {"type": kind[:80], "message": str(cause)[:300], "line": line}
 

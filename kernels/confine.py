@@ -4,7 +4,7 @@ The container is the wall; this is the room inside it. The filter is a small cla
 (seccomp(2)), so that no library has to be in the image. It knows two kinds of refusal, which the parent can tell apart:
 
     process calls (fork, exec, kill, setsid, ptrace, …)   the kernel kills the child; the parent sees SIGSYS
-    other calls (socket, mount, bpf, io_uring, …)         SIGSYS is delivered, whose handler is libc's ``_exit``; status 31
+    other calls (socket, mount, bpf, io_uring, …)         SIGSYS, whose handler is libc's ``_exit``: status 31
 
 The audit hook names what stays within Python (opening files, walking gc, starting threads). It can be got round by
 native code, which the filter then stops; like everything inside the child it only ever rejects.
@@ -21,6 +21,7 @@ import signal
 import struct
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 EXIT_SANDBOX = signal.SIGSYS.value  # the handler is _exit itself, so the status is the signal's number
@@ -63,8 +64,7 @@ def restrict(
 
     ``memory_bytes`` is added to what the process has mapped already. Raises OSError where seccomp is not to be had.
     """
-    with open("/proc/self/statm", encoding="ascii") as statm:
-        mapped = int(statm.read().split()[0]) * resource.getpagesize()
+    mapped = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) * resource.getpagesize()
     _limit(resource.RLIMIT_AS, mapped + memory_bytes)
     _limit(resource.RLIMIT_FSIZE, file_bytes)
     _limit(resource.RLIMIT_CPU, cpu_s)
@@ -95,7 +95,7 @@ def _load_filter(allow_exec: bool) -> None:
         raise OSError(f"no system call filter for {machine}")
     program = _program(machine, os.getpid(), allow_exec)
     libc = _libc()
-    libc.signal(signal.SIGSYS.value, ctypes.cast(libc._exit, ctypes.c_void_p))
+    libc.signal(signal.SIGSYS.value, ctypes.cast(libc["_exit"], ctypes.c_void_p))
     buffer = ctypes.create_string_buffer(program, len(program))
 
     class Filter(ctypes.Structure):

@@ -1,7 +1,7 @@
 """The warm side of a sandbox: imports torch and triton once, forks one child per candidate, keeps its deadline.
 
-``python -m kernels.guest`` in the container, with TRITON_INTERPRET=1. A request is a message of ``kernels/wire.py``; the
-answer is a status header with the frames that the child wrote, as they are. The guest never looks into them.
+``python -m kernels.guest`` in the container, with TRITON_INTERPRET=1. A request is a message of ``kernels/wire.py``;
+the answer is a status header with the frames that the child wrote, as they are. The guest never looks into them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The tensors of a candidate's host function, in the sandbox: guarded, poisoned, and the only thing it may ask torch for.
+"""The tensors of a candidate's host function: guarded, poisoned, and the only thing it may ask torch for.
 
-``HostMode`` is a TorchDispatchMode: it sees every aten call of the host function. Allocations are answered with memory of
-ours (guard bands, NaN poison, registered with the sanitizer), views pass, everything else is ``host-compute``.
+``HostMode`` is a TorchDispatchMode: it sees every aten call of the host function. Allocations are answered with memory
+of ours (guard bands, NaN poison, registered with the sanitizer), views pass, everything else is ``host-compute``.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class HostMode(TorchDispatchMode):
         kwargs = kwargs or {}
         if self._inside_launch():
             return func(*args, **kwargs)
-        name = func._schema.name.removeprefix("aten::")
+        name = func.name().removeprefix("aten::").partition(".")[0]
         if name in _EMPTY or name in _FILLED or name in ("full", "full_like", "new_full"):
             return self._allocate(func, name, args, kwargs)
         if name in _VIEWS:
@@ -63,7 +63,7 @@ class HostMode(TorchDispatchMode):
     def _allocate(self, func: Any, name: str, args: Any, kwargs: Any) -> torch.Tensor:
         kwargs = dict(kwargs, device="meta")
         like = func(*args, **kwargs)
-        fill: float | int | None = _FILLED.get(name)
+        fill: float | None = _FILLED.get(name)
         if name in ("full", "full_like", "new_full"):
             fill = kwargs.get("fill_value", args[1 if name != "new_full" else 2] if len(args) > 1 else 0)
         return self.tensor(f"tensor {len(self._kept) + 1} of the host function", like, fill)
@@ -76,7 +76,7 @@ class HostMode(TorchDispatchMode):
         copy.copy_(source)
         return copy
 
-    def tensor(self, name: str, like: torch.Tensor, fill: float | int | None) -> torch.Tensor:
+    def tensor(self, name: str, like: torch.Tensor, fill: float | None) -> torch.Tensor:
         """Memory for a tensor like ``like`` (meta): poisoned, or filled and then counted as given."""
         tensor, buffer = guarded(name, like.shape, like.stride(), like.dtype, 0, writable=True)
         self.memory.add(buffer)
@@ -129,4 +129,8 @@ def element_offsets(shape: Sequence[int], stride: Sequence[int]) -> np.ndarray[A
 def raw_bytes(tensor: torch.Tensor) -> bytes:
     """Row-major bytes of a tensor."""
     dense = tensor.detach().contiguous()
-    return dense.view(torch.uint8).numpy().tobytes() if dense.dim() else dense.reshape(1).view(torch.uint8).numpy().tobytes()
+    return (
+        dense.view(torch.uint8).numpy().tobytes()
+        if dense.dim()
+        else dense.reshape(1).view(torch.uint8).numpy().tobytes()
+    )

@@ -1,7 +1,8 @@
-"""Everything that is private API of Triton's interpreter (3.6 to 3.9), in one file.
+# ruff: noqa: SLF001 - this is the file where Triton's private names are
+"""Everything that is private API of Triton's interpreter (3.6 to 3.9), in this file and ``interpreter_arithmetic``.
 
-``attach`` puts a checked memory below it: all loads, stores and atomics go through ``_interpreter.load/store/atomic_*``,
-all programs begin in ``interpreter_builder.set_grid_idx``. Besides:
+``attach`` puts a checked memory below it: all loads, stores and atomics go through
+``_interpreter.load/store/atomic_*``, all programs begin in ``interpreter_builder.set_grid_idx``. Besides:
 
 - the language is patched once for the life of the process, not at each launch (it is half of the time of a small one);
 - bfloat16 is rounded to nearest even and computed in float32 per operation, as a GPU does; the interpreter truncates,
@@ -23,6 +24,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from kernels.interpreter_arithmetic import patch_arithmetic
 from kernels.sanitizer import Memory
 
 Grid = tuple[int, int, int]
@@ -43,8 +45,6 @@ EXTERN: dict[str, Callable[..., Any]] = {
     "rint": np.rint,
     "trunc": np.trunc,
 }
-_SPECIAL = (np.exp, np.exp2, np.log, np.log2, np.sqrt, np.sin, np.cos)
-_ARITHMETIC = (np.add, np.subtract, np.multiply, np.divide, np.maximum, np.minimum, np.fmax, np.fmin)
 REQUIRED = ("_interpreter", "interpreter_builder", "interpreter_semantic", "InterpreterBuilder", "InterpretedFunction",
             "TensorHandle", "ReduceOps", "_patch_lang")  # fmt: skip
 
@@ -58,7 +58,7 @@ class Harness:
     is called before each launch and may raise; ``around`` wraps the launch (it switches the host's checks off)."""
 
     def __init__(self) -> None:
-        import triton.runtime.interpreter as interpreter
+        from triton.runtime import interpreter
 
         missing = [name for name in REQUIRED if not hasattr(interpreter, name)]
         if missing or not all(hasattr(interpreter._interpreter, name) for name in ("load", "store", "atomic_rmw")):
@@ -112,7 +112,7 @@ class Harness:
             def restore(self) -> None:
                 """The patch stays."""
 
-        self.interpreter._patch_lang = lambda fn: Nothing()
+        self.interpreter._patch_lang = lambda _fn: Nothing()
 
     def _patch_order(self) -> None:
         builder = self.interpreter.interpreter_builder
@@ -138,7 +138,7 @@ class Harness:
                 raise RuntimeError("a kernel cannot launch a kernel")
             names = dict(zip(function.arg_names, args, strict=False)) | kwargs
             size = tuple(int(n) for n in (grid(names) if callable(grid) else grid))
-            full: Grid = (size + (1, 1, 1))[:3]  # type: ignore[assignment]
+            full: Grid = (*size, 1, 1, 1)[:3]  # type: ignore[assignment]
             count = math.prod(full)
             if len(size) > 3 or any(n < 0 for n in size) or full[1] > 65535 or full[2] > 65535 or full[0] >= 2**31:
                 raise ValueError(f"grid {size} is outside of what a GPU takes")
@@ -156,115 +156,8 @@ class Harness:
         function_class.run = checked_run
 
     def _patch_arithmetic(self) -> None:
-        import triton.language as tl
-
-        builder_class, handle_class = self.interpreter.InterpreterBuilder, self.interpreter.TensorHandle
-        binary, unary, ternary = builder_class.binary_op, builder_class.unary_op, builder_class.ternary_op
-        cast, dot, fma = builder_class.cast_impl, builder_class.create_dot, builder_class.create_fma
-        brain = tl.bfloat16
-
-        def widened(handle: Any) -> Any:
-            return handle_class(widen(handle.data), tl.float32) if handle.dtype.scalar == brain else handle
-
-        def narrowed(handle: Any) -> Any:
-            if handle.data.dtype == np.bool_:
-                return handle_class(handle.data, brain)
-            return handle_class(narrow(handle.data), brain)
-
-        def lifted(method: Callable[..., Any]) -> Callable[..., Any]:
-            """The operation in float32 with its result rounded, where an operand is bfloat16."""
-
-            def call(builder: Any, *operands: Any) -> Any:
-                if any(isinstance(o, handle_class) and o.dtype.scalar == brain for o in operands):
-                    wide = [widened(o) if isinstance(o, handle_class) else o for o in operands]
-                    return narrowed(method(builder, *wide))
-                return method(builder, *operands)
-
-            return call
-
-        wide_binary, wide_unary, wide_ternary = lifted(binary), lifted(unary), lifted(ternary)
-
-        def count(kind: str, handle: Any) -> None:
-            if handle.dtype.scalar.is_floating():
-                setattr(self.memory.counted, kind, getattr(self.memory.counted, kind) + int(handle.data.size))
-
-        def binary_op(builder: Any, lhs: Any, rhs: Any, op: Any) -> Any:
-            result = wide_binary(builder, lhs, rhs, op)
-            if op in _ARITHMETIC:
-                count("flops", result)
-            return result
-
-        def unary_op(builder: Any, arg: Any, op: Any) -> Any:
-            result = wide_unary(builder, arg, op)
-            count("special" if op in _SPECIAL else "flops", result)
-            return result
-
-        def cast_impl(builder: Any, src: Any, dst_type: Any) -> Any:
-            source, target = src.dtype.scalar, dst_type.scalar
-            if source == brain and target != brain:
-                return cast(builder, handle_class(widen(src.data), tl.float32), dst_type)
-            if target == brain and source != brain:
-                return handle_class(narrow(src.data.astype(np.float32)), brain)
-            return cast(builder, src, dst_type)
-
-        def create_dot(builder: Any, a: Any, b: Any, d: Any, *rest: Any) -> Any:
-            result = dot(builder, widened(a), widened(b), d, *rest)
-            self.memory.counted.flops += 2 * int(result.data.size) * int(a.data.shape[-1])
-            return result
-
-        def create_fma(builder: Any, x: Any, y: Any, z: Any) -> Any:
-            result = lifted(fma)(builder, x, y, z)
-            self.memory.counted.flops += 2 * int(result.data.size)
-            return result
-
-        rsqrt, erf = builder_class.create_rsqrt, builder_class.create_erf
-
-        def counted_special(method: Callable[..., Any]) -> Callable[..., Any]:
-            def call(builder: Any, arg: Any) -> Any:
-                result = lifted(method)(builder, arg)
-                count("special", result)
-                return result
-
-            return call
-
-        builder_class.binary_op, builder_class.unary_op = binary_op, unary_op
-        builder_class.ternary_op = lambda builder, a, b, c, op: (
-            ternary(builder, a, b, c, op) if op is np.where else wide_ternary(builder, a, b, c, op)
-        )
-        builder_class.cast_impl, builder_class.create_dot, builder_class.create_fma = cast_impl, create_dot, create_fma
-        builder_class.create_rsqrt, builder_class.create_erf = counted_special(rsqrt), counted_special(erf)
-        self._patch_reductions(widened)
+        patch_arithmetic(self.interpreter, lambda: self.memory.counted)
         self._refuse_pointer_casts()
-
-    def _patch_reductions(self, widened: Callable[[Any], Any]) -> None:
-        """Sums of bfloat16 in float32; elements of a reduction count as operations."""
-        import triton.language as tl
-
-        reduce_class = self.interpreter.ReduceOps
-        apply = reduce_class.apply_impl
-
-        def apply_impl(reduction: Any, tensors: Any) -> Any:
-            items = tensors if isinstance(tensors, tuple) else (tensors,)
-            for item in items:
-                if item.dtype.is_floating():
-                    self.memory.counted.flops += int(item.handle.data.size)
-            if any(item.dtype == tl.bfloat16 for item in items):
-                shape = items[0].shape
-                wide = tuple(
-                    tl.core.tensor(widened(item.handle), tl.block_type(tl.float32, shape))
-                    if item.dtype == tl.bfloat16
-                    else item
-                    for item in items
-                )
-                results = apply(reduction, wide)
-                results = results if isinstance(results, list | tuple) else [results]
-                return tuple(
-                    result.to(tl.bfloat16) if item.dtype == tl.bfloat16 else result
-                    for result, item in zip(results, items, strict=False)
-                )
-            return apply(reduction, tensors)
-
-        reduce_class.apply_impl = apply_impl
 
     def _refuse_pointer_casts(self) -> None:
         def refuse(*_: Any) -> Any:
@@ -330,17 +223,3 @@ class _CheckedMemory:
         kinds = self._real.MEM_SEMANTIC
         both = sem == kinds.ACQUIRE_RELEASE
         return both or sem == kinds.ACQUIRE, both or sem == kinds.RELEASE
-
-
-def widen(bits: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
-    """bfloat16 bit patterns -> float32."""
-    return (bits.astype(np.uint32) << 16).view(np.float32)
-
-
-def narrow(values: npt.NDArray[Any]) -> npt.NDArray[np.uint16]:
-    """float32 -> bfloat16 bit patterns, to nearest even."""
-    single = np.ascontiguousarray(values, dtype=np.float32)
-    bits = single.view(np.uint32).astype(np.uint64)
-    result = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
-    result[np.isnan(single)] = 0x7FC0
-    return result

@@ -4,8 +4,8 @@
         result = judge.check(task, source, cells=[("sm_90", 4096)])
         result.verdict, result.reasons, result.to_json()
 
-The order is: language gate, interpretation in a warm sandbox with the sanitizer below, comparison with the fp64 reference
-here, ahead-of-time compilation, prediction. The first that fails decides; the level is the last that held.
+The order is: language gate, interpretation in a warm sandbox with the sanitizer below, comparison with the fp64
+reference here, ahead-of-time compilation, prediction. The first that fails decides; the level is the last that held.
 """
 
 from __future__ import annotations
@@ -230,7 +230,7 @@ class Judge:
             "max_reply_bytes": largest + FRAME_BYTES * sum(len(case.orders) for case in cases),
         }
         request = pack(header, blobs.joined())
-        limit = header["max_reply_bytes"] + FRAME_BYTES
+        limit = largest + FRAME_BYTES * (1 + sum(len(case.orders) for case in cases))
         try:
             reply = self.room.ask(request, self._timeout_s + GRACE_S, limit)
         except SandboxTimeout:
@@ -245,7 +245,7 @@ class Judge:
             tally.add("process-violation", f"{len(left)} processes were left running")
         codes = {reason.code for reason in tally.reasons}
         if codes & THROW_AWAY:
-            self.room.dispose(sorted(codes & THROW_AWAY)[0])
+            self.room.dispose(min(codes & THROW_AWAY))
         elif self.room.worn():
             self.room.dispose("worn")
         return tally
@@ -271,7 +271,9 @@ class Judge:
             resources = compilation.resources[cell].to_json()
             shape = bench_shape(task, size)
             entry: dict[str, Any] = {"target": target, "size": size, "resources": resources, "dtype": BENCH_DTYPE}
-            prediction = self._predicted(task, shape, BENCH_DTYPE, target, compilation.resources[cell], counted.get(cell), source)
+            prediction = self._predicted(
+                task, shape, BENCH_DTYPE, target, compilation.resources[cell], counted.get(cell), source
+            )
             result.targets.setdefault(target, resources)
             if prediction is not None:
                 entry["predicted"] = prediction

@@ -1,9 +1,10 @@
 """The candidate language: which Python a kernel candidate may be written in, checked before anything of it runs.
 
-A candidate is one module: ``@triton.jit`` kernels and plain host functions, one of them named by the task. Host code may
-allocate, look at shapes, and launch; kernels may use the listed part of ``triton.language``. It is an allow-list over the
-syntax tree: a node, name, attribute or call that ``kernels/language_rules.py`` does not list is refused, with the rule,
-the line and a hint. The gate is the first wall and not the only one (``kernels/child.py`` and the container hold without it).
+A candidate is one module: ``@triton.jit`` kernels and plain host functions, one of them named by the task. Host code
+may allocate, look at shapes, and launch; kernels may use the listed part of ``triton.language``. It is an allow-list
+over the syntax tree: a node, name, attribute or call that ``kernels/language_rules.py`` does not list is refused, with
+the rule, the line and a hint. The gate is the first wall and not the only one (``kernels/child.py`` and the container
+hold without it).
 """
 
 from __future__ import annotations
@@ -72,8 +73,8 @@ def _check_module(tree: ast.Module, task: Task, refusals: Refusals) -> None:
     from kernels.language_kernel import check_kernel
 
     module = Module()
-    for place, statement in enumerate(tree.body):
-        _check_top(statement, place, module, refusals)
+    for statement in tree.body:
+        _check_top(statement, module, refusals)
     host = module.hosts.get(task.host)
     if host is None:
         detail = f"no plain function `{task.host}` at module level"
@@ -94,7 +95,7 @@ def _check_module(tree: ast.Module, task: Task, refusals: Refusals) -> None:
         check_kernel(function, module, refusals)
 
 
-def _check_top(statement: ast.stmt, place: int, module: Module, refusals: Refusals) -> None:
+def _check_top(statement: ast.stmt, module: Module, refusals: Refusals) -> None:
     """One statement of the module."""
     if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
         if not isinstance(statement.value.value, str):
@@ -140,14 +141,19 @@ def _check_constant(statement: ast.Assign | ast.AnnAssign, module: Module, refus
     value = statement.value
     for target in targets:
         if not isinstance(target, ast.Name):
-            refusals.add("module-state", f"`{ast.unparse(target)[:60]} = …` changes an object", statement, "bind names only")
+            refusals.add(
+                "module-state", f"`{ast.unparse(target)[:60]} = …` changes an object", statement, "bind names only"
+            )
         elif module.defines(target.id) or target.id in rules.HOST_BUILTINS or target.id.startswith("__"):
             refusals.add("module-state", f"`{target.id}` is bound twice, or hides a word of the language", statement)
         elif value is None:
             refusals.add("forbidden-construct", f"`{target.id}` without a value", statement)
         else:
             kind = _literal_kind(value, module, refusals)
-            if isinstance(statement, ast.AnnAssign) and dotted(statement.annotation, module) == "triton.language.constexpr":
+            if (
+                isinstance(statement, ast.AnnAssign)
+                and dotted(statement.annotation, module) == "triton.language.constexpr"
+            ):
                 kind = "constexpr"
             module.constants[target.id] = kind
 
@@ -162,14 +168,7 @@ def _literal_kind(node: ast.expr, module: Module, refusals: Refusals) -> str:
             _literal_kind(operand, module, refusals)
         return "number"
     if isinstance(node, ast.Tuple | ast.List | ast.Dict):
-        items = [*node.keys, *node.values] if isinstance(node, ast.Dict) else list(node.elts)
-        if not items and not isinstance(node, ast.Tuple):
-            refusals.add("module-state", "an empty container can only be there to be filled", node)
-        for item in items:
-            if item is None:
-                refusals.add("forbidden-construct", "`**` in a literal", node)
-            else:
-                _literal_kind(item, module, refusals)
+        _check_container(node, module, refusals)
         return "other"
     if isinstance(node, ast.Name) and node.id in module.constants:
         return module.constants[node.id]
@@ -177,19 +176,36 @@ def _literal_kind(node: ast.expr, module: Module, refusals: Refusals) -> str:
     if name in rules.HOST_VALUES:
         return "number" if name is not None and name.startswith("math.") else "other"
     if isinstance(node, ast.Call) and len(node.args) == 1 and not node.keywords:
-        callee = dotted(node.func, module)
-        if callee == "triton.language.constexpr":
+        constexpr = dotted(node.func, module) == "triton.language.constexpr"
+        if constexpr or _root(node.func) in ("float", "int"):
             _literal_kind(node.args[0], module, refusals)
-            return "constexpr"
-        if isinstance(node.func, ast.Name) and node.func.id in ("float", "int"):
-            return _literal_kind(node.args[0], module, refusals) and "number"
-    code = "module-state" if isinstance(node, ast.Set | ast.ListComp | ast.DictComp | ast.SetComp) else "forbidden-construct"
+            return "constexpr" if constexpr else "number"
+    _refuse_literal(node, refusals)
+    return "other"
+
+
+def _check_container(node: ast.Tuple | ast.List | ast.Dict, module: Module, refusals: Refusals) -> None:
+    items = [*node.keys, *node.values] if isinstance(node, ast.Dict) else list(node.elts)
+    if not items and not isinstance(node, ast.Tuple):
+        refusals.add("module-state", "an empty container can only be there to be filled", node)
+    for item in items:
+        if item is None:
+            refusals.add("forbidden-construct", "`**` in a literal", node)
+        else:
+            _literal_kind(item, module, refusals)
+
+
+def _refuse_literal(node: ast.expr, refusals: Refusals) -> None:
+    code = (
+        "module-state"
+        if isinstance(node, ast.Set | ast.ListComp | ast.DictComp | ast.SetComp)
+        else "forbidden-construct"
+    )
     if isinstance(node, ast.Call):
         code = "module-state" if _root(node.func) in ("dict", "list", "set", "torch") else "forbidden-call"
     if isinstance(node, ast.Name):
         code = "forbidden-name"
     refusals.add(code, f"`{ast.unparse(node)[:60]}` is not a literal", node, "module level holds literals only")
-    return "other"
 
 
 def _check_definition(function: ast.FunctionDef, module: Module, refusals: Refusals) -> None:
@@ -225,7 +241,9 @@ def _check_definition(function: ast.FunctionDef, module: Module, refusals: Refus
 def _check_annotation(node: ast.expr, module: Module, refusals: Refusals) -> None:
     plain = frozenset("int float bool str tuple list dict None".split())
     for part in ast.walk(node):
-        if isinstance(part, ast.Constant) and (part.value is None or isinstance(part.value, str) or part.value is Ellipsis):
+        if isinstance(part, ast.Constant) and (
+            part.value is None or isinstance(part.value, str) or part.value is Ellipsis
+        ):
             continue
         if isinstance(part, ast.Name) and (part.id in plain or part.id in module.aliases):
             continue
@@ -243,7 +261,9 @@ def _check_signature(host: ast.FunctionDef, task: Task, refusals: Refusals) -> N
     """The task calls with its arguments by position."""
     positional = [*host.args.posonlyargs, *host.args.args]
     required = len(positional) - len(host.args.defaults)
-    keyword_only = [name for name, default in zip(host.args.kwonlyargs, host.args.kw_defaults, strict=True) if default is None]
+    keyword_only = [
+        name for name, default in zip(host.args.kwonlyargs, host.args.kw_defaults, strict=True) if default is None
+    ]
     count = len(task.arguments)
     if not required <= count <= len(positional) or keyword_only:
         wanted = ", ".join(argument.name for argument in task.arguments)
@@ -279,6 +299,8 @@ def describe() -> str:
         return ", ".join(f"`{name}`" for name in sorted(names))
 
     tl = sorted(rules.TL_NAMES - rules.DTYPE_NAMES)
+    queries = words(f"x.{name}()" for name in rules.TENSOR_QUERIES)
+    views = words(f"x.{name}()" for name in rules.TENSOR_VIEWS)
     return f"""# The candidate language
 
 A candidate is one Python module: kernels (`@triton.jit`) and plain host functions, one with the name and the positional
@@ -292,22 +314,23 @@ arguments of the task. It returns fresh tensors and writes to no input. What is 
 
 ## Host functions
 - Allocation: {words(rules.ALLOCATIONS)}, `x.new_empty`, `x.new_zeros`; the device is `x.device`.
-- Questions to a tensor: `x.shape`, `x.dtype`, `x.device`, `x.ndim`, {words(f"x.{name}()" for name in rules.TENSOR_QUERIES)}.
-- Views: {words(f"x.{name}()" for name in rules.TENSOR_VIEWS)}.
-- Calls: {words(rules.HOST_CALLS)}; built in: {words(rules.HOST_BUILTINS)}; `.get`, `.items`, `.keys`, `.values` of a table.
+- Questions to a tensor: `x.shape`, `x.dtype`, `x.device`, `x.ndim`, {queries}.
+- Views: {views}.
+- Calls: {words(rules.HOST_CALLS)}; built in: {words(rules.HOST_BUILTINS)};
+  `.get`, `.items`, `.keys`, `.values` of a table.
 - Launch, as a statement: `kernel[grid](arguments, NAME=constexpr, num_warps=4, num_stages=2)`; the grid is a tuple or a
   lambda. Launch options: {words(rules.LAUNCH_OPTIONS)}.
 - Statements: assignment to names, `if`, `for`, `return`, `assert`, `raise {"/".join(sorted(rules.HOST_EXCEPTIONS))}`.
-- No arithmetic on tensors, no other torch function (`host-compute`); no `while`, `try`, `with`, `global`, nested functions,
-  classes, attribute or item assignment, names that begin with `_` as attributes.
+- No arithmetic on tensors, no other torch function (`host-compute`); no `while`, `try`, `with`, `global`, classes,
+  nested functions, attribute or item assignment, names that begin with `_` as attributes.
 
 ## Kernels
 - `tl.`: {words(tl)}.
 - `tl.math.`: {words(rules.TL_MATH)}. Dtypes: {words(rules.DTYPE_NAMES)}.
 - Methods of a value: {words(rules.KERNEL_METHODS)}; attributes: {words(rules.KERNEL_ATTRIBUTES)}.
 - Built in: {words(rules.KERNEL_BUILTINS)}. Loops: `for` over `range`, `tl.range`, `tl.static_range`; `while`.
-- Module constants inside a kernel are `tl.constexpr`. A number never becomes a pointer. No printing, no inline assembly,
-  no random numbers.
+- Module constants inside a kernel are `tl.constexpr`. A number never becomes a pointer. No printing, no inline
+  assembly, no random numbers.
 
 ## Reason codes
 {chr(10).join(f"- `{code}`: {text}" for code, text in CODES.items())}

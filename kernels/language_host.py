@@ -30,7 +30,9 @@ class HostChecker:
             return "other"
         self._active.append(function.name)
         self.seen.add(function.name)
-        names = [argument.arg for argument in (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)]
+        names = [
+            argument.arg for argument in (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)
+        ]
         scope = _Function(self, {name: kinds[i] if i < len(kinds) else "other" for i, name in enumerate(names)})
         for name in names:
             scope.bindable(name, function)
@@ -51,7 +53,7 @@ class _Function:
 
     def block(self, statements: list[ast.stmt]) -> None:
         for statement in statements:
-            method = getattr(self, f"_do_{type(statement).__name__}", None)
+            method = getattr(self, f"_do_{type(statement).__name__.lower()}", None)
             if method is None:
                 self._refuse_statement(statement)
             else:
@@ -70,11 +72,11 @@ class _Function:
         else:
             self.refusals.add("forbidden-construct", f"`{name}` in a host function", statement, hints.get(name, ""))
 
-    def _do_Pass(self, statement: ast.Pass) -> None: ...
-    def _do_Break(self, statement: ast.Break) -> None: ...
-    def _do_Continue(self, statement: ast.Continue) -> None: ...
+    def _do_pass(self, statement: ast.Pass) -> None: ...
+    def _do_break(self, statement: ast.Break) -> None: ...
+    def _do_continue(self, statement: ast.Continue) -> None: ...
 
-    def _do_Expr(self, statement: ast.Expr) -> None:
+    def _do_expr(self, statement: ast.Expr) -> None:
         value = statement.value
         if isinstance(value, ast.Constant) and isinstance(value.value, str):
             return
@@ -86,45 +88,45 @@ class _Function:
             self.expression(value)
             self.refusals.add("forbidden-construct", "an expression whose value goes nowhere", statement)
 
-    def _do_Assign(self, statement: ast.Assign) -> None:
+    def _do_assign(self, statement: ast.Assign) -> None:
         kind = self.expression(statement.value)
         for target in statement.targets:
             self._bind(target, kind, statement.value)
 
-    def _do_AnnAssign(self, statement: ast.AnnAssign) -> None:
+    def _do_annassign(self, statement: ast.AnnAssign) -> None:
         kind = self.expression(statement.value) if statement.value is not None else "other"
         self._bind(statement.target, kind, statement.value)
 
-    def _do_AugAssign(self, statement: ast.AugAssign) -> None:
+    def _do_augassign(self, statement: ast.AugAssign) -> None:
         kind = self.expression(statement.value)
         if isinstance(statement.target, ast.Name):
             self._no_tensor(self.kinds.get(statement.target.id, "other"), statement)
             self._no_tensor(kind, statement)
         self._bind(statement.target, kind, statement.value)
 
-    def _do_Return(self, statement: ast.Return) -> None:
+    def _do_return(self, statement: ast.Return) -> None:
         if statement.value is not None:
             kind = self.expression(statement.value)
             self.result = kind if self.result != "tensor" else "tensor"
 
-    def _do_If(self, statement: ast.If) -> None:
+    def _do_if(self, statement: ast.If) -> None:
         self._no_tensor(self.expression(statement.test), statement)
         self.block(statement.body)
         self.block(statement.orelse)
 
-    def _do_For(self, statement: ast.For) -> None:
+    def _do_for(self, statement: ast.For) -> None:
         kind = self.expression(statement.iter)
         self._no_tensor(kind, statement)
         self._bind(statement.target, "other", None)
         self.block(statement.body)
         self.block(statement.orelse)
 
-    def _do_Assert(self, statement: ast.Assert) -> None:
+    def _do_assert(self, statement: ast.Assert) -> None:
         self._no_tensor(self.expression(statement.test), statement)
         if statement.msg is not None:
             self.expression(statement.msg)
 
-    def _do_Raise(self, statement: ast.Raise) -> None:
+    def _do_raise(self, statement: ast.Raise) -> None:
         error = statement.exc
         call = error if isinstance(error, ast.Call) else None
         name = call.func if call else error
@@ -139,7 +141,9 @@ class _Function:
                 # a name that was a tensor on some path stays one: branches join here
                 self.kinds[target.id] = "tensor" if self.kinds.get(target.id) == "tensor" and kind == "other" else kind
         elif isinstance(target, ast.Tuple | ast.List):
-            parts = value.elts if isinstance(value, ast.Tuple | ast.List) and len(value.elts) == len(target.elts) else None
+            parts = (
+                value.elts if isinstance(value, ast.Tuple | ast.List) and len(value.elts) == len(target.elts) else None
+            )
             for place, item in enumerate(target.elts):
                 inner = item.value if isinstance(item, ast.Starred) else item
                 part = self._quiet(parts[place]) if parts else "tensor" if kind == "tensor" else "other"
@@ -160,7 +164,9 @@ class _Function:
     def bindable(self, name: str, node: ast.AST) -> bool:
         """A local name may hide nothing of the module or the language."""
         if name in rules.HOST_BUILTINS or self.module.defines(name) or name.startswith("__"):
-            self.refusals.add("forbidden-name", f"`{name}` as a local name hides a word of the language or module", node)
+            self.refusals.add(
+                "forbidden-name", f"`{name}` as a local name hides a word of the language or module", node
+            )
             return False
         return True
 
@@ -174,13 +180,15 @@ class _Function:
 
     def _no_tensor(self, kind: str, node: ast.AST) -> str:
         if kind == "tensor":
-            self.refusals.add("host-compute", "an operation on a tensor outside of a kernel", node, "compute it in a kernel")
+            self.refusals.add(
+                "host-compute", "an operation on a tensor outside of a kernel", node, "compute it in a kernel"
+            )
         elif kind == "device":
             self.refusals.add("forbidden-construct", "a device is only handed on, never looked at", node)
         return "number"
 
     def expression(self, node: ast.expr) -> str:
-        method = getattr(self, f"_is_{type(node).__name__}", None)
+        method = getattr(self, f"_is_{type(node).__name__.lower()}", None)
         if method is None:
             name = type(node).__name__
             code = "module-state" if name == "NamedExpr" else "forbidden-construct"
@@ -190,12 +198,12 @@ class _Function:
         assert isinstance(kind, str)
         return kind
 
-    def _is_Constant(self, node: ast.Constant) -> str:
+    def _is_constant(self, node: ast.Constant) -> str:
         if not isinstance(node.value, int | float | str | None):
             self.refusals.add("forbidden-construct", f"constant {node.value!r}", node)
         return "number" if isinstance(node.value, int | float) else "other"
 
-    def _is_Name(self, node: ast.Name) -> str:
+    def _is_name(self, node: ast.Name) -> str:
         name = node.id
         if name in self.kinds:
             return self.kinds[name]
@@ -208,10 +216,12 @@ class _Function:
         elif name in self.module.hosts or name in self.module.aliases or name in rules.HOST_BUILTINS:
             self.refusals.add("forbidden-name", f"`{name}` is called or looked into, not passed around", node)
         else:
-            self.refusals.add("forbidden-name", f"`{name}` is not defined in the language", node, rules.HINTS.get(name, ""))
+            self.refusals.add(
+                "forbidden-name", f"`{name}` is not defined in the language", node, rules.HINTS.get(name, "")
+            )
         return "other"
 
-    def _is_Attribute(self, node: ast.Attribute) -> str:
+    def _is_attribute(self, node: ast.Attribute) -> str:
         name = dotted(node, self.module)
         if name is not None:
             if name in rules.HOST_VALUES:
@@ -219,7 +229,10 @@ class _Function:
             self.refusals.add("forbidden-name", f"`{name}`", node, rules.HINTS.get(name, ""))
             return "other"
         kind = self.expression(node.value)
-        limits = isinstance(node.value, ast.Call) and dotted(node.value.func, self.module) in ("torch.finfo", "torch.iinfo")
+        limits = isinstance(node.value, ast.Call) and dotted(node.value.func, self.module) in (
+            "torch.finfo",
+            "torch.iinfo",
+        )
         if hidden(node.attr):
             self.refusals.add("forbidden-name", f"attribute `{node.attr}`", node, "no private or dunder names")
         elif node.attr not in rules.HOST_ATTRIBUTES and not (limits and node.attr in rules.LIMIT_ATTRIBUTES):
@@ -228,7 +241,7 @@ class _Function:
             return "tensor"
         return {"device": "device", "dtype": "dtype", "ndim": "number", "itemsize": "number"}.get(node.attr, "other")
 
-    def _is_Call(self, node: ast.Call) -> str:
+    def _is_call(self, node: ast.Call) -> str:
         function = node.func
         if isinstance(function, ast.Subscript):
             self._launch(node)
@@ -252,8 +265,7 @@ class _Function:
                 self.refusals.add("forbidden-construct", "`*` in a call", node, "name every argument")
             else:
                 kinds.append(self.expression(argument))
-        for keyword in node.keywords:
-            kinds.append(self.expression(keyword.value))
+        kinds.extend(self.expression(keyword.value) for keyword in node.keywords)
         return kinds
 
     def _module_call(self, name: str, node: ast.Call) -> str:
@@ -348,21 +360,21 @@ class _Function:
                 self.refusals.add("forbidden-call", "`warmup` in a launch", node)
             self.expression(keyword.value)
 
-    def _is_BinOp(self, node: ast.BinOp) -> str:
+    def _is_binop(self, node: ast.BinOp) -> str:
         kinds = [self.expression(node.left), self.expression(node.right)]
         for kind in kinds:
             self._no_tensor(kind, node)
         return "number" if "number" in kinds else "other"
 
-    def _is_UnaryOp(self, node: ast.UnaryOp) -> str:
+    def _is_unaryop(self, node: ast.UnaryOp) -> str:
         return self._no_tensor(self.expression(node.operand), node)
 
-    def _is_BoolOp(self, node: ast.BoolOp) -> str:
+    def _is_boolop(self, node: ast.BoolOp) -> str:
         for value in node.values:
             self._no_tensor(self.expression(value), node)
         return "number"
 
-    def _is_Compare(self, node: ast.Compare) -> str:
+    def _is_compare(self, node: ast.Compare) -> str:
         identity = all(isinstance(op, ast.Is | ast.IsNot) for op in node.ops)
         for value in (node.left, *node.comparators):
             kind = self.expression(value)
@@ -370,32 +382,32 @@ class _Function:
                 self._no_tensor(kind, node)
         return "number"
 
-    def _is_IfExp(self, node: ast.IfExp) -> str:
+    def _is_ifexp(self, node: ast.IfExp) -> str:
         self._no_tensor(self.expression(node.test), node)
         kinds = {self.expression(node.body), self.expression(node.orelse)}
         return "tensor" if "tensor" in kinds else kinds.pop() if len(kinds) == 1 else "other"
 
-    def _is_Subscript(self, node: ast.Subscript) -> str:
+    def _is_subscript(self, node: ast.Subscript) -> str:
         kind = self.expression(node.value)
         index = self.expression(node.slice)
         if kind == "tensor" and index in ("tensor", "device"):
             self._no_tensor(index, node)
         return "tensor" if kind == "tensor" else "other"
 
-    def _is_Slice(self, node: ast.Slice) -> str:
+    def _is_slice(self, node: ast.Slice) -> str:
         for part in (node.lower, node.upper, node.step):
             if part is not None:
                 self._no_tensor(self.expression(part), node)
         return "other"
 
-    def _is_Tuple(self, node: ast.Tuple | ast.List) -> str:
+    def _is_tuple(self, node: ast.Tuple | ast.List) -> str:
         kinds = [self.expression(item.value if isinstance(item, ast.Starred) else item) for item in node.elts]
         # a tuple of tensors is unpacked into tensors
         return "other" if "tensor" not in kinds or len(set(kinds)) > 1 else "tensors"
 
-    _is_List = _is_Tuple
+    _is_list = _is_tuple
 
-    def _is_Dict(self, node: ast.Dict) -> str:
+    def _is_dict(self, node: ast.Dict) -> str:
         for item in (*node.keys, *node.values):
             if item is None:
                 self.refusals.add("forbidden-construct", "`**` in a literal", node)
@@ -403,13 +415,13 @@ class _Function:
                 self.expression(item)
         return "other"
 
-    def _is_JoinedStr(self, node: ast.JoinedStr) -> str:
+    def _is_joinedstr(self, node: ast.JoinedStr) -> str:
         for part in node.values:
             if isinstance(part, ast.FormattedValue):
                 self._no_tensor(self.expression(part.value), node)
         return "other"
 
-    def _is_Lambda(self, node: ast.Lambda) -> str:
+    def _is_lambda(self, node: ast.Lambda) -> str:
         """Only useful as a grid: parameters are the launch's constexprs."""
         if node.args.defaults or node.args.vararg or node.args.kwarg or node.args.kwonlyargs:
             self.refusals.add("module-state", "a lambda with defaults", node)
@@ -418,7 +430,7 @@ class _Function:
         scope.expression(node.body)
         return "other"
 
-    def _is_GeneratorExp(self, node: ast.GeneratorExp | ast.ListComp) -> str:
+    def _is_generatorexp(self, node: ast.GeneratorExp | ast.ListComp) -> str:
         scope = _Function(self.checker, dict(self.kinds))
         scope.refusals = self.refusals
         for loop in node.generators:
@@ -429,7 +441,7 @@ class _Function:
         scope.expression(node.elt)
         return "other"
 
-    _is_ListComp = _is_GeneratorExp
+    _is_listcomp = _is_generatorexp
 
 
 _REFUSED_BUILTINS = frozenset(

@@ -33,7 +33,9 @@ class _Kernel:
         for name in sorted(self.names):
             reserved = name in rules.KERNEL_BUILTINS or name.startswith("__")
             if reserved or name in module.aliases or name in module.kernels or name in module.hosts:
-                refusals.add("forbidden-name", f"`{name}` as a local name hides a word of the language or module", function)
+                refusals.add(
+                    "forbidden-name", f"`{name}` as a local name hides a word of the language or module", function
+                )
 
     def check(self) -> None:
         self._block(self.function.body)
@@ -45,12 +47,9 @@ class _Kernel:
             self._statement(statement)
 
     def _statement(self, node: ast.stmt) -> None:
-        if isinstance(node, ast.Assign):
-            for target in node.targets:
+        if isinstance(node, ast.Assign | ast.AugAssign | ast.AnnAssign):
+            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
                 self._target(target)
-            self._expression(node.value)
-        elif isinstance(node, ast.AugAssign | ast.AnnAssign):
-            self._target(node.target)
             if node.value is not None:
                 self._expression(node.value)
         elif isinstance(node, ast.If | ast.While):
@@ -59,11 +58,10 @@ class _Kernel:
             self._block(node.orelse)
         elif isinstance(node, ast.For):
             self._loop(node)
-        elif isinstance(node, ast.Return):
-            if node.value is not None:
-                self._expression(node.value)
-        elif isinstance(node, ast.Assert):
-            self._expression(node.test)
+        elif isinstance(node, ast.Return | ast.Assert):
+            value = node.value if isinstance(node, ast.Return) else node.test
+            if value is not None:
+                self._expression(value)
         elif isinstance(node, ast.Expr):
             if not (isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)):
                 self._expression(node.value)
@@ -160,13 +158,7 @@ class _Kernel:
         elif isinstance(function, ast.Name):
             self._plain_call(function, node)
         elif isinstance(function, ast.Attribute):
-            if hidden(function.attr):
-                self.refusals.add("forbidden-name", f"method `{function.attr}`", node, "no private or dunder names")
-            elif function.attr not in rules.KERNEL_METHODS:
-                self.refusals.add("forbidden-call", f"method `.{function.attr}()` in a kernel", node)
-            if function.attr in ("to", "cast") and node.args:
-                self._cast(node.args[0])
-            self._expression(function.value)
+            self._method_call(function, node)
         else:
             self.refusals.add("forbidden-call", "a call of an expression", node)
         for argument in node.args:
@@ -177,6 +169,15 @@ class _Kernel:
             elif hidden(keyword.arg):
                 self.refusals.add("forbidden-name", f"keyword `{keyword.arg}`", node)
             self._expression(keyword.value)
+
+    def _method_call(self, function: ast.Attribute, node: ast.Call) -> None:
+        if hidden(function.attr):
+            self.refusals.add("forbidden-name", f"method `{function.attr}`", node, "no private or dunder names")
+        elif function.attr not in rules.KERNEL_METHODS:
+            self.refusals.add("forbidden-call", f"method `.{function.attr}()` in a kernel", node)
+        if function.attr in ("to", "cast") and node.args:
+            self._cast(node.args[0])
+        self._expression(function.value)
 
     def _plain_call(self, function: ast.Name, node: ast.Call) -> None:
         name = function.id
@@ -195,7 +196,11 @@ class _Kernel:
         """A cast to the type of a pointer argument would turn a number into an address."""
         if self.function.name not in self.module.launched:
             return
-        if isinstance(wanted, ast.Attribute) and wanted.attr in ("dtype", "type") and isinstance(wanted.value, ast.Name):
+        if (
+            isinstance(wanted, ast.Attribute)
+            and wanted.attr in ("dtype", "type")
+            and isinstance(wanted.value, ast.Name)
+        ):
             name = wanted.value.id
             if name in self.parameters - self.constexprs:
                 hint = rules.HINTS["triton.language.pointer_type"]

@@ -1,6 +1,6 @@
 """The words of the candidate language: every name that a candidate may use, and hints for the ones it may not.
 
-An allow-list: what is not here is refused. ``kernels/language.py`` checks sources against it and ``describe`` prints it.
+An allow-list: what is not here is refused. ``kernels/language.py`` checks sources by it and ``describe`` prints it.
 """
 
 from __future__ import annotations
@@ -60,9 +60,7 @@ TENSOR_VIEWS = frozenset(
 )
 TENSOR_ALLOCATIONS = frozenset("new_empty new_zeros new_ones new_full new_empty_strided".split())
 TABLE_METHODS = frozenset("get items keys values index count".split())
-MUTATORS = frozenset(
-    "append extend insert pop popitem update setdefault clear remove sort reverse add discard".split()
-)
+MUTATORS = frozenset("append extend insert pop popitem update setdefault clear remove sort reverse add discard".split())
 TORCH_NOT_COMPUTE = frozenset(
     "cuda save load compile jit hub utils classes library ops set_default_device set_default_dtype manual_seed device "
     "multiprocessing distributed serialization package backends autograd overrides Tensor tensor as_tensor "
@@ -76,8 +74,8 @@ TL_NAMES = (
     frozenset(
         "constexpr program_id num_programs arange load store zeros zeros_like full where sum max min argmax argmin "
         "exp exp2 log log2 sqrt sqrt_rn rsqrt sin cos abs floor ceil erf fma sigmoid softmax maximum minimum clamp cdiv "
-        "dot dot_scaled trans permute reshape view ravel broadcast broadcast_to expand_dims cat join split interleave "
-        "flip sort topk gather histogram cumsum cumprod associative_scan reduce xor_sum reduce_or cast multiple_of "
+        "dot dot_scaled trans permute reshape view ravel broadcast broadcast_to expand_dims cat join split "
+        "interleave flip sort topk gather histogram cumsum cumprod associative_scan reduce xor_sum reduce_or cast multiple_of "
         "max_contiguous max_constancy assume static_assert static_range range debug_barrier make_block_ptr advance "
         "make_tensor_descriptor atomic_add atomic_max atomic_min atomic_and atomic_or atomic_xor atomic_xchg atomic_cas "
         "swizzle2d div_rn fdiv umulhi squeeze unsqueeze tensor dtype PropagateNan".split()

@@ -32,7 +32,8 @@ def load_task(directory: Path) -> Task:
         raise UserError("there is no task.py", field=str(directory), allowed="a folder with task.py and kernel.py")
     name = f"nightshift_task_{directory.name}"
     spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
@@ -54,7 +55,9 @@ def load_task(directory: Path) -> Task:
 
 def load_tasks(kernels_dir: Path) -> dict[str, Task]:
     """All tasks of a lab, by name; folders without a task.py are passed over."""
-    folders = sorted(path for path in kernels_dir.iterdir() if (path / "task.py").is_file()) if kernels_dir.is_dir() else []
+    folders = (
+        sorted(path for path in kernels_dir.iterdir() if (path / "task.py").is_file()) if kernels_dir.is_dir() else []
+    )
     return {folder.name: load_task(folder) for folder in folders}
 
 
@@ -81,17 +84,10 @@ def prove_task(task: Task) -> list[str]:
     problems = [f"unknown dtype {dtype}" for dtype in task.dtypes if dtype not in DTYPES]
     if problems:
         return problems
-    for dtype in task.dtypes:
-        for shape, scale in itertools.product(task.shapes, task.scales):
-            values, expected = _drawn(task, shape, dtype, scale, PROOF_SEED)
-            if len(expected) != task.outputs:
-                return [f"the reference gives {len(expected)} outputs, the task declares {task.outputs}"]
-            for array in expected:
-                if np.isnan(array).any():
-                    return [f"the reference is NaN at {shape}, inputs `{scale}`"]
-            again = task.expected(values)
-            if any((a != b).any() for a, b in zip(expected, again, strict=True)):
-                return ["the reference is not deterministic, or changes its inputs"]
+    for dtype, shape, scale in itertools.product(task.dtypes, task.shapes, task.scales):
+        problem = _bad_reference(task, dtype, shape, scale)
+        if problem:
+            return [problem]
     problems += _constant(task)
     for name in ("zeros", "mean", "identity", "neighbour", "other seed"):
         if not _refused(task, name, task.dtypes):
@@ -103,6 +99,17 @@ def prove_task(task: Task) -> list[str]:
     if not task.held_out(rng):
         problems.append("no held-out shapes")
     return problems
+
+
+def _bad_reference(task: Task, dtype: str, shape: Shape, scale: str) -> str:
+    values, expected = _drawn(task, shape, dtype, scale, PROOF_SEED)
+    if len(expected) != task.outputs:
+        return f"the reference gives {len(expected)} outputs, the task declares {task.outputs}"
+    if any(np.isnan(array).any() for array in expected):
+        return f"the reference is NaN at {shape}, inputs `{scale}`"
+    if any((a != b).any() for a, b in zip(expected, task.expected(values), strict=True)):
+        return "the reference is not deterministic, or changes its inputs"
+    return ""
 
 
 def _drawn(task: Task, shape: Shape, dtype: str, scale: str, seed: int) -> tuple[Values, tuple[Array, ...]]:
@@ -167,4 +174,4 @@ def _answer(
     if name == "other seed":
         return _drawn(task, shape, dtype, scale, PROOF_SEED + 1)[1]
     wrong = next(item for item in task.wrong if item.name == name)
-    return wrong.compute(values, dtype)
+    return wrong.compute(values)

@@ -1,9 +1,10 @@
 """The comparison that decides: bytes from the sandbox against the fp64 reference, in the judge's own process.
 
-Error is ||out - ref|| / ||ref|| (Frobenius), over all elements and for the worst row. The budget follows from the dtype and
-the reduction length n: results rounded to unit roundoff u after float32 arithmetic whose sums err like a random walk,
+Error is ||out - ref|| / ||ref|| (Frobenius), over all elements and for the worst row. The budget follows from the dtype
+and the reduction length n: results rounded to unit roundoff u after float32 arithmetic whose sums walk
+at random,
 
-    budget = 2 u + u32 (12 + 2 sqrt(n)),   u32 = 2^-24      (Higham and Mary, SIAM J. Sci. Comput. 41(5), 2019: sqrt(n) u)
+    budget = 2 u + u32 (12 + 2 sqrt(n)),   u32 = 2^-24     (sqrt(n) u: Higham and Mary, SIAM J. Sci. Comput. 41(5), 2019)
 
 a row may have four times that, plus what subnormal results of the dtype cost.
 """
@@ -49,7 +50,8 @@ def compare(output: Array, reference: Array, dtype: str, reduction_length: int) 
         wrong |= ~finite & ~((output == held) | (np.isnan(output) & np.isnan(held)))
     if wrong.any():
         first = tuple(int(i) for i in np.argwhere(wrong)[0])
-        detail = f"{int(wrong.sum())} of {wrong.size} elements, first at {list(first)}: {_kind(output[first])} where the reference is {_kind(held[first])}"
+        kinds = f"{_kind(output[first])} where the reference is {_kind(held[first])}"
+        detail = f"{int(wrong.sum())} of {wrong.size} elements, first at {list(first)}: {kinds}"
         return Comparison(math.inf, math.inf, limit, "nonfinite-output", detail)
     difference = np.where(finite, output - np.where(finite, reference, 0.0), 0.0)
     size = np.where(finite, reference, 0.0)

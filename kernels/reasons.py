@@ -1,7 +1,7 @@
 """Why a candidate was refused: the closed list of reason codes, each with one sentence for people.
 
-``nightshift kernel language`` prints the list. A code that is not in ``CODES`` cannot be constructed, so the list in the
-documentation is the list in the program.
+``nightshift kernel language`` prints the list. A code that is not in ``CODES`` cannot be constructed, so the list in
+the documentation is the list in the program.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ CODES: dict[str, str] = {
     "forbidden-name": "A name that the language does not know.",
     "forbidden-construct": "A statement or expression that the language does not have.",
     "forbidden-call": "A call that the language does not allow.",
-    "module-state": "Something would survive from one call to the next: a mutable global, attribute, default or closure.",
+    "module-state": "Something would survive a call: a mutable global, an attribute, a default, a closure.",
     "host-compute": "Values are computed outside of a kernel: through torch, numpy or Python numbers.",
     "no-kernel-launched": "The host function returned without launching a kernel.",
     "compile-error": "Triton's compiler refused the kernel for a target.",
@@ -49,7 +49,7 @@ CODES: dict[str, str] = {
 
 @dataclass(frozen=True)
 class Reason:
-    """One finding. ``where`` is ``candidate.py:LINE`` or empty; ``detail`` names the rule and, if there is one, a hint."""
+    """One finding. ``where`` is ``candidate.py:LINE`` or empty; ``detail`` names the rule and may end in a hint."""
 
     code: str
     detail: str

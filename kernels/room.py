@@ -123,8 +123,11 @@ class ProcessWarm:
         self._folder = Path(tempfile.mkdtemp(prefix="nightshift-guest-"))
         path = str(self._folder / "socket")
         environment = {"PATH": os.defpath, "PYTHONPATH": str(Path(__file__).parents[1]), "HOME": str(self._folder)}
-        environment |= ENVIRONMENT | {"TRITON_CACHE_DIR": str(self._folder / "triton"), "TRITON_HOME": str(self._folder)}
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener, open(self._folder / "log", "wb") as log:
+        environment |= ENVIRONMENT | {
+            "TRITON_CACHE_DIR": str(self._folder / "triton"),
+            "TRITON_HOME": str(self._folder),
+        }
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener, (self._folder / "log").open("wb") as log:
             listener.bind(path)
             listener.listen(1)
             listener.settimeout(0.2)

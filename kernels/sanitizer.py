@@ -2,8 +2,8 @@
 
 Every buffer has one state per element (a *slot*) and, for buffers that kernels may write, the last writer and reader of
 the present launch. An access names the program that makes it; a conflict of two programs is a race unless atomics order
-them. Order is kept as in FastTrack (Flanagan and Freund, PLDI 2009): a clock per program that atomics advance, published
-at the address of a releasing atomic and taken over by an acquiring one.
+them. Order is kept as in FastTrack (Flanagan and Freund, PLDI 2009): a clock per program that atomics advance,
+published at the address of a releasing atomic and taken over by an acquiring one.
 
 Only NumPy is used here; ``kernels/interpreter.py`` connects it to Triton. Not covered: threads within one program (they
 do not exist in the interpreter), except that two lanes of one store may not write different values to one element.
@@ -23,7 +23,7 @@ Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 GAP, EMPTY, GIVEN, WRITTEN = 0, 1, 2, 3
-"""Slot states: not part of the tensor; declared but never written; filled by the judge or the host; stored by a kernel."""
+"""Slot states: no part of the tensor; declared, never written; filled by judge or host; stored by a kernel."""
 
 NOBODY, SEVERAL = -1, -2
 MAX_FINDINGS = 16
@@ -107,7 +107,9 @@ class Memory:
     def find(self, code: str, detail: str, line: int | None = None) -> None:
         """Record a finding at the candidate's line, once per code and line."""
         line = candidate_line() if line is None else line
-        if len(self.findings) < MAX_FINDINGS and not any(f["code"] == code and f["line"] == line for f in self.findings):
+        if len(self.findings) < MAX_FINDINGS and not any(
+            f["code"] == code and f["line"] == line for f in self.findings
+        ):
             self.findings.append({"code": code, "detail": detail, "line": line})
 
     def named(self, program: int) -> str:
@@ -125,9 +127,7 @@ class Memory:
         self.counted.load_bytes += active.size * size
         return self._access(active, mask, size, "read")
 
-    def write(
-        self, pointers: npt.NDArray[np.uint64], mask: Bools, size: int, values: npt.NDArray[Any]
-    ) -> Bools | None:
+    def write(self, pointers: npt.NDArray[np.uint64], mask: Bools, size: int, values: npt.NDArray[Any]) -> Bools | None:
         """A plain store."""
         active = _active(pointers, mask)
         self.counted.store_bytes += active.size * size
@@ -135,7 +135,9 @@ class Memory:
             self._lanes_agree(active, _active(np.broadcast_to(values, pointers.shape), mask))
         return self._access(active, mask, size, "write")
 
-    def atomic(self, pointers: npt.NDArray[np.uint64], mask: Bools, size: int, acquire: bool, release: bool) -> Bools | None:
+    def atomic(
+        self, pointers: npt.NDArray[np.uint64], mask: Bools, size: int, acquire: bool, release: bool
+    ) -> Bools | None:
         """An atomic read-modify-write: orders programs, and conflicts with plain accesses only."""
         active = _active(pointers, mask)
         self.counted.atomic_bytes += 2 * active.size * size
@@ -288,7 +290,9 @@ class Memory:
         addresses, carried = active[order], values[order]
         same = addresses[1:] == addresses[:-1]
         if same.any() and (carried[1:][same] != carried[:-1][same]).any():
-            self.find("race", f"two lanes of one store of {self.named(self.program)} write different values to one element")
+            self.find(
+                "race", f"two lanes of one store of {self.named(self.program)} write different values to one element"
+            )
 
 
 def _active(array: npt.NDArray[Any], mask: Bools) -> Any:
@@ -298,7 +302,7 @@ def _active(array: npt.NDArray[Any], mask: Bools) -> Any:
 
 def candidate_line() -> int:
     """The candidate's source line that is running, 0 if none is on the stack."""
-    frame = sys._getframe(1)
+    frame = sys._getframe(1)  # noqa: SLF001 - the only way to a caller's line
     while frame is not None:
         if frame.f_code.co_filename == SOURCE_FILE:
             return frame.f_lineno

@@ -1,4 +1,4 @@
-"""What a kernel task is: an equation with an fp64 reference, the shapes it is judged on, and wrong answers it must catch.
+"""What a kernel task is: an equation with an fp64 reference, shapes to judge on, and wrong answers to catch.
 
 A task is one folder: ``task.py`` defines ``TASK = Task(...)`` and is read by people; ``kernel.py`` is the current best
 and is written in the candidate language (``kernels/language.py``). Adding a task is adding a folder.
@@ -31,20 +31,21 @@ class Argument:
 
 @dataclass(frozen=True)
 class WrongAnswer:
-    """An answer that a judge must refuse: ``compute(values, dtype)`` gives the outputs a cheat would return."""
+    """An answer that a judge must refuse: ``compute(values)`` gives the outputs a cheat would return."""
 
     name: str
-    compute: Callable[[Values, str], tuple[Array, ...]]
+    compute: Callable[[Values], tuple[Array, ...]]
 
 
 @dataclass(frozen=True)
 class Task:
     """A kernel task. Arrays are float64; ``dtype`` is a name of ``kernels.dtypes``; sizes are elements, floors bytes.
 
-    ``inputs(shape, dtype, generator, scale)`` draws the arguments by name for one of ``scales``; the judge rounds tensors
-    to the dtype before it hands them to reference and candidate. ``held_out(generator)`` draws shapes that no proposer
-    sees. ``reduction_length`` enters the error budget. ``bytes_floor`` is what any right kernel must move.
-    ``mutates`` names arguments that the host function may write; ``output_dtypes`` differs from the inputs' only if given.
+    ``inputs(shape, dtype, generator, scale)`` draws the arguments by name for one of ``scales``; the judge rounds
+    tensors to the dtype before it hands them to reference and candidate. ``held_out(generator)`` draws shapes that no
+    proposer sees. ``reduction_length`` enters the error budget. ``bytes_floor`` is what any right kernel must move.
+    ``mutates`` names arguments that the host function may write; ``output_dtypes`` differs from the inputs' only if
+    given.
     """
 
     name: str

@@ -1,7 +1,7 @@
 """From the bytes that came out of the sandbox to reasons: nothing in them is believed, everything is checked.
 
-A reply is a status header of the guest and the frames that the child wrote. Findings of the sanitizer and counts can only
-reject. Where a mechanism was seen in a call, the numerical error that it caused is not reported again.
+A reply is a status header of the guest and the frames that the child wrote. Findings of the sanitizer and counts can
+only reject. Where a mechanism was seen in a call, the numerical error that it caused is not reported again.
 """
 
 from __future__ import annotations
@@ -115,7 +115,9 @@ class _Evaluation:
             self.tally.add("sandbox-violation", "a system call that reaches out of the sandbox")
         elif code == EXIT_PROCESS and not self.stopped:
             self.tally.add("process-violation", "a process or thread was started")
-        elif number == signal.SIGXFSZ or int(status.get("output_bytes") or 0) >= int(status.get("output_limit") or 1 << 60):
+        elif number == signal.SIGXFSZ or int(status.get("output_bytes") or 0) >= int(
+            status.get("output_limit") or 1 << 60
+        ):
             self.tally.add("output-flood", "more was printed or written than the sandbox allows")
         elif number == signal.SIGXCPU:
             self.tally.add("timeout", "the processor time was used up")
@@ -135,7 +137,9 @@ class _Evaluation:
         if kind == "MemoryError":
             self.tally.add("out-of-memory", message, error["line"], held_out=held_out)
         elif kind == "HostCompute":
-            self.tally.add("host-compute", f"torch computes outside of a kernel: {message}", error["line"], held_out=held_out)
+            self.tally.add(
+                "host-compute", f"torch computes outside of a kernel: {message}", error["line"], held_out=held_out
+            )
         else:
             detail = f"{kind}: {message}" if not held_out else kind
             self.tally.add("runtime-error", detail, error["line"], held_out=held_out)
@@ -151,15 +155,17 @@ class _Evaluation:
                 self._raised(header["error"], case)
             return
         outputs = header["outputs"]
-        raw = self._form(case, header, outputs, blob)
+        marks = ("aliased", "unwritten", "foreign")
+        self.hopeless |= mechanism or any(
+            output.get(mark) for output in outputs for mark in marks
+        )  # the child stops there
+        raw = self._form(case, outputs, blob)
         if raw is None:
             return
         if not header["counted"].get("launches"):
             self.tally.add("no-kernel-launched", "the host function returned without a launch", held_out=case.held_out)
             return
-        seen = self._provenance(case, outputs, raw)
-        self.hopeless |= mechanism or seen  # the child stops there
-        mechanism |= seen or self._floor(case, header["counted"])
+        mechanism |= self._provenance(case, outputs, raw) or self._floor(case, header["counted"])
         if self.sanitize_only or mechanism:
             return
         self._numbers(case, run, raw)
@@ -173,19 +179,21 @@ class _Evaluation:
             self.tally.add(code, detail, finding["line"], held_out=case.held_out)
         return bool(header["findings"])
 
-    def _form(
-        self, case: Case, header: dict[str, Any], outputs: list[dict[str, Any]], blob: memoryview
-    ) -> list[bytes] | None:
+    def _form(self, case: Case, outputs: list[dict[str, Any]], blob: memoryview) -> list[bytes] | None:
         """Number, type, dtype, shape and size of the outputs; their bytes if all is well."""
         raw = []
         if len(outputs) != self.task.outputs:
-            self.tally.add("wrong-shape", f"{len(outputs)} outputs, the task has {self.task.outputs}", held_out=case.held_out)
+            self.tally.add(
+                "wrong-shape", f"{len(outputs)} outputs, the task has {self.task.outputs}", held_out=case.held_out
+            )
             return None
         for place, output in enumerate(outputs):
             reference, dtype = case.expected[place], self.task.output_dtype(place, case.dtype)
             shape = list(reference.shape)
             if output["type"] != "tensor":
-                self.tally.add("wrong-type", f"{str(output['type'])[:100]} instead of torch.Tensor", held_out=case.held_out)
+                self.tally.add(
+                    "wrong-type", f"{str(output['type'])[:100]} instead of torch.Tensor", held_out=case.held_out
+                )
                 return None
             if output["shape"] != shape:
                 self.tally.add("wrong-shape", f"{output['shape']} instead of {shape}", held_out=case.held_out)
@@ -208,11 +216,15 @@ class _Evaluation:
             mark = poison(dtype, 1)
             left = sum(data[i : i + size] == mark for i in range(0, len(data), size)) if mark in data else 0
             if output["aliased"]:
-                self.tally.add("output-aliases-input", f"output {place} shares memory with an input", held_out=case.held_out)
+                self.tally.add(
+                    "output-aliases-input", f"output {place} shares memory with an input", held_out=case.held_out
+                )
                 bad = True
             elif left:
                 self.tally.add(
-                    "unwritten-output", f"{left} of {len(data) // size} elements of output {place}", held_out=case.held_out
+                    "unwritten-output",
+                    f"{left} of {len(data) // size} elements of output {place}",
+                    held_out=case.held_out,
                 )
                 bad = True
             elif output["foreign"] or output["unwritten"]:

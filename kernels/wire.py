@@ -3,8 +3,8 @@
     message = 4-byte big-endian header length + header (UTF-8 JSON) + blob
     frames  = 8-byte big-endian length + message, repeated
 
-A tensor in a header is ``{"shape": [...], "dtype": "float32", "at": OFFSET, "size": BYTES}`` into the blob; its bytes are
-row-major. Both sides of the wall import this file; it needs only the standard library.
+A tensor in a header is ``{"shape": [...], "dtype": "float32", "at": OFFSET, "size": BYTES}`` into the blob; its bytes
+are row-major. Both sides of the wall import this file; it needs only the standard library.
 """
 
 from __future__ import annotations

@@ -7,7 +7,9 @@ a lab that has its own model points its settings at that directory instead.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import io
 import json
 import os
 import shutil
@@ -76,13 +78,14 @@ def convert_embedded(out_dir: Path) -> EmbeddedModel:
     out_dir.parent.mkdir(parents=True, exist_ok=True)
     aside = Path(tempfile.mkdtemp(prefix=f".{out_dir.name}.", dir=out_dir.parent))
     try:
-        model = AutoModelForCausalLM.from_pretrained(
-            str(gguf.parent),
-            gguf_file=gguf.name,
-            dtype=torch.float32,
-            quantization_config=GgufConfig(dequantize=True),
-            local_files_only=True,
-        )
+        with contextlib.redirect_stderr(io.StringIO()):  # its bar per tensor cannot be switched off otherwise
+            model = AutoModelForCausalLM.from_pretrained(
+                str(gguf.parent),
+                gguf_file=gguf.name,
+                dtype=torch.float32,
+                quantization_config=GgufConfig(dequantize=True),
+                local_files_only=True,
+            )
         tokenizer = AutoTokenizer.from_pretrained(str(gguf.parent), gguf_file=gguf.name, local_files_only=True)
         model.save_pretrained(aside)
         tokenizer.save_pretrained(aside)

@@ -66,7 +66,10 @@ class Recipe:
             wanted = (int, float) if isinstance(default, float) else (type(default),)
             if isinstance(value, bool) or not isinstance(value, wanted):
                 raise UserError("wrong type", field=key, value=value, allowed=type(default).__name__)
-        return cls(**{key: float(v) if isinstance(known[key].default, float) else v for key, v in table.items()})
+        values: dict[str, Any] = {
+            key: float(value) if isinstance(known[key].default, float) else value for key, value in table.items()
+        }
+        return cls(**values)
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)

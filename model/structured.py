@@ -162,21 +162,38 @@ class _Row:
     complete: bool = False
 
 
-_COMPILERS: weakref.WeakKeyDictionary[LanguageModel, Any] = weakref.WeakKeyDictionary()
+@dataclass(frozen=True)
+class _Grammars:
+    """A model's compiler of grammars, and which of its tokens (V) hold no control character.
+
+    JSON on one line needs none, and xgrammar lets them into strings of bounded length, where JSON forbids them.
+    """
+
+    compiler: Any
+    plain_V: torch.Tensor
 
 
-def _compile(model: LanguageModel, schema: Mapping[str, Any]) -> Any:
-    """The schema as a grammar over the model's tokens. The compiler, which reads the vocabulary, is kept per model."""
+_GRAMMARS: weakref.WeakKeyDictionary[LanguageModel, _Grammars] = weakref.WeakKeyDictionary()
+
+
+def _grammars(model: LanguageModel) -> _Grammars:
+    """Made once per model, because it reads the whole vocabulary."""
     import xgrammar
 
-    compiler = _COMPILERS.get(model)
-    if compiler is None:
+    found = _GRAMMARS.get(model)
+    if found is None:
         info = xgrammar.TokenizerInfo.from_huggingface(
             model.tokenizer, vocab_size=model.model.config.vocab_size, stop_token_ids=sorted(model.end_ids)
         )
-        compiler = _COMPILERS[model] = xgrammar.GrammarCompiler(info, max_threads=1)
+        plain_V = torch.tensor([not token or min(token) >= ord(" ") for token in info.decoded_vocab])
+        found = _GRAMMARS[model] = _Grammars(xgrammar.GrammarCompiler(info, max_threads=1), plain_V)
+    return found
+
+
+def _compile(model: LanguageModel, schema: Mapping[str, Any]) -> Any:
+    """The schema as a grammar over the model's tokens."""
     try:
-        return compiler.compile_json_schema(json.dumps(schema), any_whitespace=False)
+        return _grammars(model).compiler.compile_json_schema(json.dumps(schema), any_whitespace=False)
     except RuntimeError as error:
         raise ValueError(f"the schema cannot be turned into a grammar: {error}") from error
 
@@ -273,7 +290,8 @@ def _draw(
     """One token among those whose bit is set: bit v % 32 of word v // 32."""
     uniform = float(generator.random())  # drawn even where one token is left, so that later draws do not shift
     bits = (bitmask[:, None] >> torch.arange(32, dtype=torch.int32)) & 1
-    allowed = bits.reshape(-1)[: model.model.config.vocab_size].nonzero().squeeze(-1)
+    plain_V = _grammars(model).plain_V
+    allowed = (bits.reshape(-1)[: len(plain_V)].bool() & plain_V).nonzero().squeeze(-1)
     if len(allowed) == 1:
         return int(allowed[0])
     logits = _logits(model, hidden_D, allowed)
@@ -297,7 +315,7 @@ def _advance(matcher: Any, token: int, room: int) -> list[int]:
 
 
 def _read(model: LanguageModel, row: _Row, schema: Mapping[str, Any], attempt: int) -> StructuredReply:
-    text: str = model.tokenizer.decode(row.out, skip_special_tokens=True)
+    text: str = model.tokenizer.decode(row.out, skip_special_tokens=True, clean_up_tokenization_spaces=False)
     value: dict[str, Any] = {}
     failure: Failure = "" if row.complete else "cut"
     if row.complete:

@@ -98,7 +98,7 @@ def load_rows(paths: tuple[Path, ...], tokenizer: Any, end_id: int, max_tokens: 
     """Encoded rows by use: "target", "replay", "prose"."""
     rows: dict[str, list[Row]] = {"target": [], "replay": [], "prose": []}
     for path in paths:
-        table = pq.read_table(path).to_pylist()  # type: ignore[no-untyped-call]
+        table = pq.read_table(path).to_pylist()
         for number, record in enumerate(table):
             if record["source"] not in SOURCES:
                 raise ValueError(f"{path.name} row {number}: unknown source {record['source']!r}")

@@ -1,4 +1,4 @@
-"""What every test can rely on: an environment of its own, a fresh lab, a Docker engine, and a check that nothing is left.
+"""What every test can rely on: an environment of its own, a fresh lab, an engine, a check that nothing is left.
 
 Fixtures: ``lab`` (a fresh lab), ``docker_engine`` (fails with the remedy when there is none), ``nightshift`` (runs one
 command line in this process).  Nothing reads or writes the home of the person who runs the tests.
@@ -95,9 +95,8 @@ def _containers() -> dict[str, str]:
     """Name → job of the sandboxes there are whose owner is us or dead; none where no engine answers."""
     from workspace.docker_engine import connect
     from workspace.errors import SurroundingsError
-    from workspace.sandbox_owner import JOB, LAB, OWNER, owner_is_dead
-
     from workspace.process import identity
+    from workspace.sandbox_owner import JOB, LAB, OWNER, owner_is_dead
 
     try:
         client = connect()

@@ -6,7 +6,6 @@ checked ref or a checked path; messages go through a file.
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import tempfile
@@ -87,16 +86,19 @@ class GitRepo:
 
     def identity(self) -> str:
         """``Name <email>`` of the person at this machine, from git's settings or environment; UserError without one."""
-        with self._open() as repo, repo.config_reader() as config:
-            name = os.environ.get("GIT_AUTHOR_NAME") or config.get_value("user", "name", default="")
-            email = os.environ.get("GIT_AUTHOR_EMAIL") or config.get_value("user", "email", default="")
-        if not name or not email:
+        with self._open() as repo:
+            try:
+                found = self._run(repo, "-c", "user.useConfigOnly=true", "var", "GIT_AUTHOR_IDENT")
+            except GitCommandError:
+                found = ""
+        person = re.match(r"(.+ <.+>) \d+ [+-]\d{4}", found)
+        if person is None:
             raise UserError(
                 "git does not know who you are",
                 field="user.name, user.email",
                 remedy='git config --global user.name "…" and git config --global user.email "…"',
             )
-        return f"{name} <{email}>"
+        return person[1]
 
     def head(self) -> str:
         with self._open() as repo:
@@ -175,6 +177,7 @@ class GitRepo:
         """
         name = checked_ref(branch)
         with self._open() as repo, self._locked():
+            self._undo_dead_merge(repo)
             found = repo.heads[name].commit.hexsha if name in [head.name for head in repo.heads] else None
             if found != expected:
                 raise UserError(
@@ -183,9 +186,8 @@ class GitRepo:
                 )  # fmt: skip
             if repo.is_dirty(untracked_files=False):
                 raise UserError("the lab has uncommitted changes", field="lab", remedy="commit or stash them first")
-            with repo.config_reader() as config:
-                person = config.get_value("user", "name", default="") and config.get_value("user", "email", default="")
-            who = () if person else ("-c", f"user.name={NIGHTSHIFT.name}", "-c", f"user.email={NIGHTSHIFT.email}")
+            who = ("-c", f"user.name={NIGHTSHIFT.name}", "-c", f"user.email={NIGHTSHIFT.email}")
+            self._merging.touch()
             try:
                 with tempfile.NamedTemporaryFile("w", encoding="utf-8", prefix="nightshift-merge-") as file:
                     file.write(message)
@@ -194,10 +196,12 @@ class GitRepo:
             except GitCommandError as error:
                 if (Path(repo.git_dir) / "MERGE_HEAD").exists():
                     self._run(repo, "merge", "--abort")
+                self._merging.unlink()
                 raise MergeConflict(
                     "the branch does not merge cleanly any more", field="branch", value=name,
                     remedy="request changes: the next night proposes it again on the new base",
                 ) from error  # fmt: skip
+            self._merging.unlink()
             return repo.head.commit.hexsha
 
     def find_trailer(self, trailer: str, value: str, limit: int = 2000) -> str | None:
@@ -238,7 +242,25 @@ class GitRepo:
             if lock.exists() and not _held_open(lock):
                 lock.unlink()
                 removed.append(lock.name)
+            if self._undo_dead_merge(repo):
+                removed.append("unfinished merge")
         return removed
+
+    @property
+    def _merging(self) -> Path:
+        """There while a merge of ours runs; left behind only by one that was killed."""
+        return self.root / ".nightshift" / "merging"
+
+    def _undo_dead_merge(self, repo: Repo) -> bool:
+        """Take back what a killed merge of ours left in index and tree (which were clean before it)."""
+        if not self._merging.exists():
+            return False
+        lock = Path(repo.git_dir) / "index.lock"
+        if lock.exists() and not _held_open(lock):
+            lock.unlink()
+        self._run(repo, "reset", "--quiet", "--merge", "HEAD")
+        self._merging.unlink()
+        return True
 
     def _remove_worktree(self, repo: Repo, tree: Path) -> None:
         shutil.rmtree(tree, ignore_errors=True)

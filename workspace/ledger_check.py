@@ -1,8 +1,8 @@
 """Is the ledger whole? Integrity of the database, files that rows rely on, lineage, leases of the dead.
 
 Every check returns findings and changes nothing.  A ``fault`` is something that an invariant forbids; a ``note`` is
-harmless (a file without its row is what ``kill -9`` between the two leaves behind).  Not covered: whether a checkpoint's
-or an artifact's content still has its hash, unless ``deep`` is asked for, because that reads every byte.
+harmless (a file without its row is what ``kill -9`` between the two leaves behind).  Not covered: whether the content
+of a checkpoint or an artifact still has its hash, unless ``deep`` is asked for, because that reads every byte.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from sqlalchemy import text
+from sqlalchemy import func, text
 from sqlalchemy.exc import DBAPIError
 from sqlmodel import Session, col, select
 
@@ -110,11 +110,11 @@ def integrity(ledger: Ledger) -> list[LedgerFinding]:
 def row_counts(ledger: Ledger) -> dict[str, int]:
     """Rows of every table."""
     with ledger.read() as session:
-        tables = METADATA.sorted_tables
+        connection = session.connection()
         return {
-            t.name: int(session.connection().execute(text(f'SELECT count(*) FROM "{t.name}"')).scalar_one())
-            for t in tables
-        }  # noqa: S608
+            table.name: int(connection.execute(select(func.count()).select_from(table)).scalar_one())
+            for table in METADATA.sorted_tables
+        }
 
 
 def _artifacts(session: Session, root: Path, deep: bool) -> Iterator[LedgerFinding]:
@@ -232,10 +232,6 @@ def copy_rows(source: Ledger, target: Ledger, on_table: Callable[[str, int], Non
                 if on_table is not None:
                     on_table(table.name, copied)
             if out.dialect.name == "postgresql" and "id" in table.c:  # ids were given: the sequence must follow them
-                out.execute(
-                    text(
-                        f"SELECT setval(pg_get_serial_sequence('{table.name}', 'id'), "  # noqa: S608
-                        f'(SELECT coalesce(max(id), 0) + 1 FROM "{table.name}"), false)'
-                    )
-                )
+                newest = out.execute(select(func.coalesce(func.max(table.c.id), 0))).scalar_one()
+                out.execute(select(func.setval(func.pg_get_serial_sequence(table.name, "id"), newest + 1, False)))
     return copied

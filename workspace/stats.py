@@ -353,6 +353,26 @@ def distinct_from_collisions(multiplicities: Sequence[int], confidence: float = 
     return pairs / equal if equal else math.inf, pairs / upper
 
 
+def distinct_chao1(multiplicities: Sequence[int], confidence: float = 0.95) -> tuple[float, float]:
+    """(estimate, lower bound) of how many different items there are, from how often each was drawn.
+
+    Chao 1987 (Biometrics 43:783): ``S + f1^2 / (2 f2)`` with S seen, f1 seen once, f2 seen twice; a lower bound in
+    expectation where some items are likelier than others.  The limit is the one-sided log-normal one of the same paper.
+    Without an item seen twice nothing can be said: (inf, S).
+    """
+    seen = len(multiplicities)
+    once, twice = sum(count == 1 for count in multiplicities), sum(count == 2 for count in multiplicities)
+    if twice == 0:
+        return math.inf if once else float(seen), float(seen)
+    missing = once**2 / (2 * twice)
+    if missing == 0:
+        return float(seen), float(seen)
+    odds = once / twice
+    variance = twice * (odds**4 / 4 + odds**3 + odds**2 / 2)
+    factor = math.exp(float(stats.norm.ppf(confidence)) * math.sqrt(math.log1p(variance / missing**2)))
+    return seen + missing, seen + missing / factor
+
+
 def _bootstrap_ratio(top: Floats, bottom: Floats, confidence: float, seed: int) -> tuple[float, float, float, float]:
     """(estimate, stderr, low, high) of ``sum(top) / sum(bottom)`` by SciPy's BCa bootstrap over the rows."""
     estimate = float(top.sum() / bottom.sum())

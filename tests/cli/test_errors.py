@@ -128,8 +128,10 @@ def test_busy_ledger(nightshift: Callable[..., Ran], lab: Lab) -> None:
 def test_errors_of_the_ledger_that_reach_the_top(capsys: pytest.CaptureFixture[str]) -> None:
     """SQLite's reasons, raised outside of the ledger's own sessions."""
     for reason, word in (
-        ("database is locked", "locked"), ("database or disk is full", "written"), ("disk image is malformed", "damaged"),
-    ):  # fmt: skip
+        ("database is locked", "locked"),
+        ("database or disk is full", "written"),
+        ("disk image is malformed", "damaged"),
+    ):
         with pytest.raises(SystemExit) as end, handle_errors():
             raise OperationalError("INSERT", {}, sqlite3.OperationalError(reason))
         assert end.value.code == 3

@@ -72,7 +72,8 @@ def test_doctor_is_content_with_this_machine(nightshift: Callable[..., Ran], lab
     assert ran.code == 0, ran.out
     assert ran.json()["ok"]
     assert set(found) == {
-        "settings", "docker", "git", "packages", "model", "disk", "clock", "gpu", "prefect", "secrets", "ledger", "schedule",
+        "settings", "docker", "git", "packages", "model", "disk", "clock", "gpu", "prefect", "secrets", "ledger",
+        "schedule",
     }  # fmt: skip
     assert found["model"]["detail"].split("sha256 ")[1].startswith("b179c952")
     assert "Ada Tester" in found["git"]["detail"]

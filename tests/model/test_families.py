@@ -45,11 +45,11 @@ def test_distinct_items_are_counted_or_estimated() -> None:
     digits = {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1}
     small = count_distinct(Family.from_settings("digits", {"dataset": "products", "config": digits}))
     assert (small.estimate, small.low, small.method) == (55, 55, "counted")
-    # ordered differences 90*90, unordered sums 90*91/2; sums are likelier, so the effective size is below the true one
+    # ordered differences 90*90, unordered sums 90*91/2; sums are likelier, so the estimate may fall short of all
     sums = count_distinct(Family.from_settings("sums", SUMS))
     true = 90 * 90 + 90 * 91 // 2
-    assert sums.method == "collisions"
-    assert 0.6 * true < sums.low < sums.estimate < 1.1 * true
+    assert sums.method == "estimated"
+    assert 0.85 * true < sums.low < sums.estimate < 1.1 * true
     enough = count_distinct(Family.from_settings("sums", SUMS), needed=1000)
     assert enough.low >= 1000
     assert enough.draws < sums.draws

@@ -39,7 +39,7 @@ class AlwaysSays:
 
 
 def row(family: str, strict: float, *, lenient: float = 0.3, chance: float = 0.0, distinct: int = 50_000) -> SurveyRow:
-    found = DistinctItems(distinct, distinct, 1000, "collisions")
+    found = DistinctItems(distinct, distinct, 1000, "estimated")
     return SurveyRow(family, family, "k", 40, strict, 0.05, lenient, 0.05, chance, distinct, found, 100, 1.0)
 
 

@@ -78,6 +78,31 @@ def test_a_dirty_tree_is_not_merged_over(repo: GitRepo) -> None:
     assert (repo.root / "kernels" / "kernel.py").read_text() == "mine\n"
 
 
+def test_a_merge_that_was_killed_is_taken_back(repo: GitRepo) -> None:
+    head = propose(repo, b"a = 1\nb = 3\n")
+    before = repo.head()
+    git(repo, "merge", "--no-ff", "--no-commit", "-q", head)  # what a kill inside git leaves: MERGE_HEAD, staged files
+    (repo.root / ".nightshift" / "merging").touch()
+    merged = repo.merge("proposal/1-x", head, "Merge\n")
+    assert git(repo, "rev-parse", f"{merged}^1") == before
+    assert git(repo, "status", "--porcelain") == ""
+
+
+def test_identity_is_what_git_says(repo: GitRepo, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GIT_AUTHOR_NAME", "Grace Tester")
+    monkeypatch.setenv("GIT_AUTHOR_EMAIL", "grace@example.org")
+    assert repo.identity() == "Grace Tester <grace@example.org>"
+
+
+def test_no_identity_names_the_remedy(repo: GitRepo, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "empty").touch()
+    for name in ("GIT_AUTHOR_NAME", "GIT_AUTHOR_EMAIL", "EMAIL"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "empty"))
+    with pytest.raises(UserError, match="who you are"):
+        repo.identity()
+
+
 def test_hooks_do_not_run(repo: GitRepo, tmp_path: Path) -> None:
     witness = tmp_path / "ran"
     for name in ("pre-commit", "post-commit", "post-checkout", "pre-merge-commit", "post-merge", "commit-msg"):

@@ -222,6 +222,24 @@ def test_distinct_items_from_collisions() -> None:
     assert low == pytest.approx(2000 * 1999 / 2 / -math.log(0.05))
 
 
+def test_distinct_items_by_chao() -> None:
+    """A population in which a third of the items is twice as likely as the rest."""
+    rng = np.random.default_rng(12)
+    weights = np.array([2.0] * 4000 + [1.0] * 8000)
+    covered = 0
+    for _ in range(100):
+        drawn = rng.choice(12_000, size=6000, p=weights / weights.sum())
+        _, counts = np.unique(drawn, return_counts=True)
+        estimate, low = stats.distinct_chao1([int(c) for c in counts])
+        assert 0.85 * 12_000 < estimate < 1.1 * 12_000
+        assert low < estimate
+        covered += low <= 12_000
+    assert covered >= 95
+    by_hand = 3 + 2 / math.exp(1.6448536 * math.sqrt(math.log(1 + 14 / 2**2)))  # f1 = 2, f2 = 1: variance 4 + 8 + 2
+    assert stats.distinct_chao1([1, 1, 2]) == pytest.approx((5.0, by_hand))
+    assert stats.distinct_chao1([3, 4]) == (2.0, 2.0)
+
+
 def test_pairs_must_pair() -> None:
     with pytest.raises(ValueError, match="differ in length"):
         stats.paired_counts([True], [])

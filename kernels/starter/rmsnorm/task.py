@@ -17,15 +17,15 @@ def reference(x: Array, weight: Array, eps: float) -> tuple[Array, ...]:
     return (x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + eps) * weight,)
 
 
-def inputs(shape: Shape, dtype: str, generator: np.random.Generator, scale: str) -> Values:
-    """``unit`` normal values; ``large`` overflows squares in fp16; ``tiny`` makes eps matter; ``shifted`` has a mean."""
+def inputs(shape: Shape, dtype: str, generator: np.random.Generator, scale: str) -> Values:  # noqa: ARG001
+    """``unit`` normal; ``large`` overflows squares in fp16; ``tiny`` makes eps matter; ``shifted`` has a mean."""
     x = generator.standard_normal(shape)
     x = {"unit": x, "large": x * 500.0, "tiny": x * 1e-3, "shifted": x + 3.0}[scale]
     eps = 1e-5 if scale == "large" else 1e-6
     return {"x": x, "weight": 1.0 + 0.25 * generator.standard_normal(shape[-1:]), "eps": eps}
 
 
-def _half_precision(values: Values, dtype: str) -> tuple[Array, ...]:
+def _half_precision(values: Values) -> tuple[Array, ...]:
     x = np.asarray(values["x"], dtype=np.float16)
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         square = np.mean(x * x, axis=-1, keepdims=True, dtype=np.float16)
@@ -33,17 +33,17 @@ def _half_precision(values: Values, dtype: str) -> tuple[Array, ...]:
     return (y.astype(np.float64),)
 
 
-def _last_column_left_out(values: Values, dtype: str) -> tuple[Array, ...]:
+def _last_column_left_out(values: Values) -> tuple[Array, ...]:
     x, weight = np.asarray(values["x"]), np.asarray(values["weight"])
     square = np.sum(x[..., :-1] ** 2, axis=-1, keepdims=True) / x.shape[-1]
     return (x / np.sqrt(square + values["eps"]) * weight,)
 
 
-def _without_eps(values: Values, dtype: str) -> tuple[Array, ...]:
+def _without_eps(values: Values) -> tuple[Array, ...]:
     return reference(np.asarray(values["x"]), np.asarray(values["weight"]), 0.0)
 
 
-def _mean_subtracted(values: Values, dtype: str) -> tuple[Array, ...]:
+def _mean_subtracted(values: Values) -> tuple[Array, ...]:
     x = np.asarray(values["x"])
     return reference(x - x.mean(axis=-1, keepdims=True), np.asarray(values["weight"]), float(values["eps"]))
 
@@ -77,6 +77,6 @@ TASK = Task(
         WrongAnswer("off-by-one-mask", _last_column_left_out),
         WrongAnswer("eps-left-out", _without_eps),
         WrongAnswer("layer-norm", _mean_subtracted),
-        WrongAnswer("weight-left-out", lambda values, dtype: reference(values["x"], 1.0, values["eps"])),  # type: ignore[arg-type]
+        WrongAnswer("weight-left-out", lambda values: reference(values["x"], 1.0, values["eps"])),  # type: ignore[arg-type]
     ),
 )

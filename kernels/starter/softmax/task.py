@@ -19,8 +19,8 @@ def reference(x: Array) -> tuple[Array, ...]:
     return (shifted / np.sum(shifted, axis=-1, keepdims=True),)
 
 
-def inputs(shape: Shape, dtype: str, generator: np.random.Generator, scale: str) -> Values:
-    """``offset`` and ``negative-offset`` break an unshifted softmax; ``masked`` holds -inf; ``peaked`` is nearly one-hot."""
+def inputs(shape: Shape, dtype: str, generator: np.random.Generator, scale: str) -> Values:  # noqa: ARG001
+    """``offset`` and ``negative-offset`` break an unshifted one; ``masked`` holds -inf; ``peaked`` nearly one-hot."""
     x = generator.standard_normal(shape)
     if scale == "masked":
         x = np.where(generator.random(shape) < 0.4, -np.inf, x)
@@ -29,26 +29,26 @@ def inputs(shape: Shape, dtype: str, generator: np.random.Generator, scale: str)
     return {"x": x * (12.0 if scale == "peaked" else 1.0) + shift}
 
 
-def _unshifted(values: Values, dtype: str) -> tuple[Array, ...]:
+def _unshifted(values: Values) -> tuple[Array, ...]:
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         powers = np.exp(np.asarray(values["x"], dtype=np.float32))
         return ((powers / np.sum(powers, axis=-1, keepdims=True)).astype(np.float64),)
 
 
-def _half_precision(values: Values, dtype: str) -> tuple[Array, ...]:
+def _half_precision(values: Values) -> tuple[Array, ...]:
     x = np.asarray(values["x"], dtype=np.float16)
     with np.errstate(over="ignore", invalid="ignore"):
         powers = np.exp(x - np.max(x, axis=-1, keepdims=True))
         return ((powers / np.sum(powers, axis=-1, keepdims=True, dtype=np.float16)).astype(np.float64),)
 
 
-def _last_column_left_out(values: Values, dtype: str) -> tuple[Array, ...]:
+def _last_column_left_out(values: Values) -> tuple[Array, ...]:
     x = np.asarray(values["x"])
     shifted = np.exp(x - np.max(x, axis=-1, keepdims=True))
     return (shifted / np.maximum(np.sum(shifted[..., :-1], axis=-1, keepdims=True), 1e-30),)
 
 
-def _padding_counted(values: Values, dtype: str) -> tuple[Array, ...]:
+def _padding_counted(values: Values) -> tuple[Array, ...]:
     """Masked lanes filled with 0 instead of -inf: the padding to a power of two joins the sum."""
     x = np.asarray(values["x"])
     padding = (1 << (x.shape[-1] - 1).bit_length()) - x.shape[-1]
@@ -88,6 +88,6 @@ TASK = Task(
         WrongAnswer("half-precision", _half_precision),
         WrongAnswer("off-by-one-mask", _last_column_left_out),
         WrongAnswer("padding-counted", _padding_counted),
-        WrongAnswer("uniform", lambda values, dtype: (np.full_like(values["x"], 1.0 / np.shape(values["x"])[-1]),)),  # type: ignore[call-overload]
+        WrongAnswer("uniform", lambda values: (np.full_like(values["x"], 1.0 / np.shape(values["x"])[-1]),)),  # type: ignore[call-overload]
     ),
 )

@@ -18,8 +18,8 @@ def reference(gate: Array, up: Array) -> tuple[Array, ...]:
         return (gate / (1.0 + np.exp(-gate)) * up,)
 
 
-def inputs(shape: Shape, dtype: str, generator: np.random.Generator, scale: str) -> Values:
-    """``unit`` normal values; ``saturated`` drives the sigmoid to 0 and 1; ``tiny`` stays near 0; ``integers`` is exact."""
+def inputs(shape: Shape, dtype: str, generator: np.random.Generator, scale: str) -> Values:  # noqa: ARG001
+    """``unit`` normal; ``saturated`` drives the sigmoid to 0 and 1; ``tiny`` stays near 0; ``integers`` is exact."""
     gate, up = generator.standard_normal(shape), generator.standard_normal(shape)
     if scale == "saturated":
         gate = gate * 40.0
@@ -30,28 +30,28 @@ def inputs(shape: Shape, dtype: str, generator: np.random.Generator, scale: str)
     return {"gate": gate, "up": up}
 
 
-def _half_precision(values: Values, dtype: str) -> tuple[Array, ...]:
+def _half_precision(values: Values) -> tuple[Array, ...]:
     gate, up = np.asarray(values["gate"], dtype=np.float16), np.asarray(values["up"], dtype=np.float16)
     with np.errstate(over="ignore"):
         # three roundings more than the one that the output's dtype costs
         return ((gate / (np.float16(1) + np.exp(-gate)) * up).astype(np.float64),)
 
 
-def _swapped(values: Values, dtype: str) -> tuple[Array, ...]:
+def _swapped(values: Values) -> tuple[Array, ...]:
     return reference(np.asarray(values["up"]), np.asarray(values["gate"]))
 
 
-def _last_column_zero(values: Values, dtype: str) -> tuple[Array, ...]:
+def _last_column_zero(values: Values) -> tuple[Array, ...]:
     (y,) = reference(np.asarray(values["gate"]), np.asarray(values["up"]))
     y[..., -1] = 0.0
     return (y,)
 
 
-def _plain_product(values: Values, dtype: str) -> tuple[Array, ...]:
+def _plain_product(values: Values) -> tuple[Array, ...]:
     return (np.asarray(values["gate"]) * np.asarray(values["up"]),)
 
 
-def _tanh_gate(values: Values, dtype: str) -> tuple[Array, ...]:
+def _tanh_gate(values: Values) -> tuple[Array, ...]:
     gate = np.asarray(values["gate"])
     inner = np.sqrt(2.0 / np.pi) * (gate + 0.044715 * gate**3)
     return (0.5 * gate * (1.0 + np.tanh(inner)) * np.asarray(values["up"]),)
@@ -77,7 +77,7 @@ TASK = Task(
     shapes=((4, 64), (3, 1000), (2, 4096)),
     held_out=lambda generator: odd_shapes(generator, (1, 7), (2, 3000), 2),
     bench_shapes=MODELS,
-    reduction_length=lambda shape: 1,
+    reduction_length=lambda _shape: 1,
     bytes_floor=lambda shape, itemsize: 3 * shape[0] * shape[1] * itemsize,
     flops=lambda shape: 5 * shape[0] * shape[1],
     space=elementwise_space(inputs=2),
