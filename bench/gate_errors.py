@@ -29,7 +29,7 @@ from workspace import stats
 
 FAMILIES, CANDIDATES, TARGETS = 10, 4, 2
 SURVEY_ITEMS, DEVELOPMENT_ITEMS = 32, 40
-CHECKED_NIGHTS = 200
+CHECKED_NIGHTS = 10  # statsmodels collects garbage at every call
 
 Counts = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -46,6 +46,7 @@ class Scenario:
     target_items: int = 160
     guard_items: int = 500
     discordance: float = 0.2
+    guard_discordance: float = 0.2
     alpha: float = 0.05
     margin: float = 0.05
 
@@ -99,9 +100,9 @@ def simulate(scenario: Scenario, nights: int, seed: int) -> Rate:
     p_values = np.asarray(stats.mcnemar_exact(gained, lost))
     better = (_holm(p_values) < scenario.alpha) & (gained > lost)
     worse = (_holm(p_values) < scenario.alpha) & (gained < lost)
-    share_gained = (scenario.discordance - scenario.guard_drop) / 2
-    share_lost = (scenario.discordance + scenario.guard_drop) / 2
-    guards = rng.multinomial(scenario.guard_items, [share_gained, share_lost, 1 - scenario.discordance], size=nights)
+    up = (scenario.guard_discordance - scenario.guard_drop) / 2
+    down = (scenario.guard_discordance + scenario.guard_drop) / 2
+    guards = rng.multinomial(scenario.guard_items, [up, down, 1 - up - down], size=nights)
     z = stats.tango_z(guards[:, 0], guards[:, 1], scenario.guard_items, -scenario.margin)
     held = z > scipy_stats.norm.ppf(1 - scenario.alpha)
     promoted = better.any(axis=1) & ~worse.any(axis=1) & held

@@ -27,8 +27,8 @@ SandboxOption = Annotated[
     typer.Option("--sandbox", help="`process` has no container around it: for your own code only."),
 ]
 PROCESS_WARNING = (
-    "--sandbox process: a system call filter and limits, but no container. It does not protect files that you can "
-    "read, memory of this machine, or anything the language gate lets through by mistake; use it for your own code only."
+    "--sandbox process: limits and a system call filter, no container. It does not protect files that you can read, "
+    "memory of this machine, or what the language lets through by mistake; use it for your own code only."
 )
 MAX_FILE_BYTES = 1 << 20
 

@@ -67,16 +67,16 @@ def restrict(
     mapped = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) * resource.getpagesize()
     _limit(resource.RLIMIT_AS, mapped + memory_bytes)
     _limit(resource.RLIMIT_FSIZE, file_bytes)
-    _limit(resource.RLIMIT_CPU, cpu_s)
+    _limit(resource.RLIMIT_CPU, cpu_s, slack=2)  # SIGXCPU first, so that the reason is known; then SIGKILL
     _limit(resource.RLIMIT_CORE, 0)
     signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
     _load_filter(allow_exec)
 
 
-def _limit(which: int, value: int) -> None:
+def _limit(which: int, value: int, slack: int = 0) -> None:
     hard = resource.getrlimit(which)[1]
-    value = value if hard == resource.RLIM_INFINITY else min(value, hard)
-    resource.setrlimit(which, (value, value))
+    most = value + slack if hard == resource.RLIM_INFINITY else min(value + slack, hard)
+    resource.setrlimit(which, (min(value, most), most))
 
 
 def hide_from_others() -> None:

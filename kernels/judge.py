@@ -21,6 +21,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from kernels.cases import CELL_DTYPE, Case, draw_cases, itemsize
+from kernels.guest import MOST_FACTOR
 from kernels.language import check_source
 from kernels.reasons import Reason
 from kernels.room import Room, docker_room, process_room
@@ -232,13 +233,13 @@ class Judge:
         request = pack(header, blobs.joined())
         limit = largest + FRAME_BYTES * (1 + sum(len(case.orders) for case in cases))
         try:
-            reply = self.room.ask(request, self._timeout_s + GRACE_S, limit)
+            reply = self.room.ask(request, MOST_FACTOR * self._timeout_s + GRACE_S, limit)
         except SandboxTimeout:
             tally = Tally()
-            tally.add("timeout", f"no answer within {self._timeout_s + GRACE_S:g} s")
+            tally.add("timeout", "no answer in time")
             return tally
         except SandboxFault:
-            reply = self.room.ask(request, self._timeout_s + GRACE_S, limit)
+            reply = self.room.ask(request, MOST_FACTOR * self._timeout_s + GRACE_S, limit)
         tally = evaluate(task, cases, reply, sanitize_only=sanitize)
         left = self.room.strangers()
         if left:

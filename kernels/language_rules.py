@@ -43,7 +43,8 @@ ALLOCATIONS = frozenset(
 HOST_CALLS = frozenset(
     "torch.cuda.get_device_capability torch.cuda.get_device_properties torch.finfo torch.iinfo "
     "triton.cdiv triton.next_power_of_2 "
-    "math.sqrt math.rsqrt math.log math.log2 math.exp math.ceil math.floor math.prod math.gcd math.isqrt math.pow".split()
+    "math.sqrt math.rsqrt math.log math.log2 math.exp math.ceil math.floor math.prod math.gcd "
+    "math.isqrt math.pow".split()
 )
 HOST_VALUES = (
     frozenset("math.pi math.e math.inf".split())
@@ -73,11 +74,14 @@ KERNEL_BUILTINS = frozenset("range min max float int bool abs len".split())
 TL_NAMES = (
     frozenset(
         "constexpr program_id num_programs arange load store zeros zeros_like full where sum max min argmax argmin "
-        "exp exp2 log log2 sqrt sqrt_rn rsqrt sin cos abs floor ceil erf fma sigmoid softmax maximum minimum clamp cdiv "
+        "exp exp2 log log2 sqrt sqrt_rn rsqrt sin cos abs floor ceil erf fma sigmoid softmax maximum "
+        "minimum clamp cdiv "
         "dot dot_scaled trans permute reshape view ravel broadcast broadcast_to expand_dims cat join split "
-        "interleave flip sort topk gather histogram cumsum cumprod associative_scan reduce xor_sum reduce_or cast multiple_of "
+        "interleave flip sort topk gather histogram cumsum cumprod associative_scan reduce xor_sum "
+        "reduce_or cast multiple_of "
         "max_contiguous max_constancy assume static_assert static_range range debug_barrier make_block_ptr advance "
-        "make_tensor_descriptor atomic_add atomic_max atomic_min atomic_and atomic_or atomic_xor atomic_xchg atomic_cas "
+        "make_tensor_descriptor atomic_add atomic_max atomic_min atomic_and atomic_or atomic_xor "
+        "atomic_xchg atomic_cas "
         "swizzle2d div_rn fdiv umulhi squeeze unsqueeze tensor dtype PropagateNan".split()
     )
     | DTYPE_NAMES

@@ -4,7 +4,7 @@ Error is ||out - ref|| / ||ref|| (Frobenius), over all elements and for the wors
 and the reduction length n: results rounded to unit roundoff u after float32 arithmetic whose sums walk
 at random,
 
-    budget = 2 u + u32 (12 + 2 sqrt(n)),   u32 = 2^-24     (sqrt(n) u: Higham and Mary, SIAM J. Sci. Comput. 41(5), 2019)
+    budget = 2 u + u32 (12 + 2 sqrt(n)),   u32 = 2^-24     (sqrt(n) u: Higham, Mary, SIAM J. Sci. Comput. 41(5), 2019)
 
 a row may have four times that, plus what subnormal results of the dtype cost.
 """

@@ -26,7 +26,8 @@ SOURCE_FIELD = "source"
 SOURCE_LABELS = ("exhaustive", "triton-tutorial", "liger", "proposal")
 
 MIN_ELEMENTS_PER_THREAD = 4
-"""Below this a thread cannot issue one 8-byte access of 16-bit elements; such tiles only waste lanes."""
+"""In a loop's tile: below this a thread cannot issue one 8-byte access of 16-bit elements. A whole short row may have
+one element a thread, which is what the usual heuristics choose."""
 MAX_ELEMENTS_PER_THREAD = 128
 """A thread has 255 registers; a tile of more fp32 values than half of them leaves no room for addresses and results."""
 
@@ -237,7 +238,9 @@ def _form_rule(schedule: Schedule, size: int) -> str | None:
     if loop != "looped" and schedule["num_stages"] != 1:
         return "stages-need-a-loop"
     per_thread = block * int(schedule.get("rows", 1)) // (32 * int(schedule["num_warps"]))
-    if per_thread < MIN_ELEMENTS_PER_THREAD:
+    if per_thread < 1:
+        return "fewer-than-1-element-per-thread"
+    if loop != "single" and per_thread < MIN_ELEMENTS_PER_THREAD:
         return "fewer-than-4-elements-per-thread"
     if per_thread > MAX_ELEMENTS_PER_THREAD:
         return "more-than-128-elements-per-thread"

@@ -27,7 +27,7 @@ SHORTEST_NGRAM = 3  # words; shorter questions are compared by key and text only
 BOILERPLATE_ITEMS = 3  # an n-gram in this many items of an eval is wording
 
 _MAX_EXPRESSION_CHARS = 200
-_WORD = re.compile(r"[^\W_]+(?:\.\d+)?", re.UNICODE)
+_WORD = re.compile(r"[^\W_]+(?:\.\d+)?|[-+*/=<>^%]")
 _OPERATOR_WORDS = (
     (re.compile(r"\b(?:plus|added to)\b"), "+"),
     (re.compile(r"\bminus\b"), "-"),
@@ -51,7 +51,7 @@ class Hit:
 
 
 def normal_text(text: str) -> str:
-    """Lower case, words and numbers only, single spaces."""
+    """Lower case, words, numbers and signs of arithmetic only, single spaces."""
     return " ".join(words(text))
 
 

@@ -226,10 +226,15 @@ def draw_items(subject: Eval, seed: int, count: int, exclude: Collection[str] = 
         missing = count - len(drawn)
         if missing <= 0:
             break
-        for item in subject.items(derive_seed(seed, "draw", turn), missing if turn == 0 else 2 * missing + 8):
+        before = len(drawn)
+        wanted = missing if turn == 0 else 2 * missing + 8
+        found = subject.items(derive_seed(seed, "draw", turn), wanted)
+        for item in found:
             if item.key not in taken and len(drawn) < count:
                 taken.add(item.key)
                 drawn.append(item)
+        if len(drawn) == before and len(found) < wanted:
+            break  # it gave all that it has, and nothing of it is new
     return drawn
 
 

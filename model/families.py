@@ -139,10 +139,12 @@ class Family:
     def items(self, seed: int, count: int) -> list[Item]:
         """``count`` items with different keys; fewer when the family runs out of them."""
         found: dict[str, Item] = {}
+        misses = 0  # in a row: so many mean that there are no others
         for item_seed in item_seeds(seed, count * MAX_TRIES_PER_ITEM):
-            if len(found) >= count:
+            if len(found) >= count or misses > 200 + COUNTED_WHEN_SEEN * len(found):
                 break
             item = self.item(item_seed)
+            misses = 0 if item.key not in found else misses + 1
             found.setdefault(item.key, item)
         return list(found.values())
 

@@ -23,14 +23,14 @@ class Recipe:
     """
 
     method: str = "lora"
-    steps: int = 80
-    learning_rate: float = 6e-4
+    steps: int = 60
+    learning_rate: float = 8e-4
     warmup_steps: int = 6
     weight_decay: float = 0.0
     max_grad_norm: float = 1.0
-    target_rows: int = 12
-    replay_rows: int = 5
-    prose_rows: int = 2
+    target_rows: int = 10
+    replay_rows: int = 4
+    prose_rows: int = 1
     kl_weight: float = 1.0
     lora_rank: int = 16
     lora_alpha: int = 32

@@ -170,7 +170,7 @@ class _Grammars:
     """
 
     compiler: Any
-    plain_V: torch.Tensor
+    plain: torch.Tensor
 
 
 _GRAMMARS: weakref.WeakKeyDictionary[LanguageModel, _Grammars] = weakref.WeakKeyDictionary()
@@ -185,8 +185,8 @@ def _grammars(model: LanguageModel) -> _Grammars:
         info = xgrammar.TokenizerInfo.from_huggingface(
             model.tokenizer, vocab_size=model.model.config.vocab_size, stop_token_ids=sorted(model.end_ids)
         )
-        plain_V = torch.tensor([not token or min(token) >= ord(" ") for token in info.decoded_vocab])
-        found = _GRAMMARS[model] = _Grammars(xgrammar.GrammarCompiler(info, max_threads=1), plain_V)
+        plain = torch.tensor([not token or min(token) >= ord(" ") for token in info.decoded_vocab])
+        found = _GRAMMARS[model] = _Grammars(xgrammar.GrammarCompiler(info, max_threads=1), plain)
     return found
 
 
@@ -290,8 +290,8 @@ def _draw(
     """One token among those whose bit is set: bit v % 32 of word v // 32."""
     uniform = float(generator.random())  # drawn even where one token is left, so that later draws do not shift
     bits = (bitmask[:, None] >> torch.arange(32, dtype=torch.int32)) & 1
-    plain_V = _grammars(model).plain_V
-    allowed = (bits.reshape(-1)[: len(plain_V)].bool() & plain_V).nonzero().squeeze(-1)
+    plain = _grammars(model).plain
+    allowed = (bits.reshape(-1)[: len(plain)].bool() & plain).nonzero().squeeze(-1)
     if len(allowed) == 1:
         return int(allowed[0])
     logits = _logits(model, hidden_D, allowed)

@@ -146,6 +146,7 @@ def test_moves_are_legal_distinct_and_within_the_schema(space: object, size: int
         ({"num_stages": 2}, "stages-need-a-loop"),
         ({"num_warps": 1, "rows": 2}, "more-than-128-elements-per-thread"),
         ({"num_warps": 32, "block": 1024, "loop": "looped"}, "fewer-than-4-elements-per-thread"),
+        ({"num_warps": 32, "block": 512, "loop": "looped"}, "fewer-than-1-element-per-thread"),
         ({"rows": 2, "loop": "looped", "block": 1024}, "rows-need-single"),
         ({"rows": 3}, "value-not-in-space:rows"),
         ({"rows": True}, "value-not-in-space:rows"),

@@ -50,7 +50,7 @@ def pair(
 
 
 def guards(gained: int = 6, lost: int = 6) -> list[PairedEval]:
-    return [pair(f"guard{n}", 85, gained, lost, 53 - gained - lost + 6) for n in range(4)]
+    return [pair(f"guard{n}", 85, gained, lost, 65 - gained - lost) for n in range(4)]
 
 
 def prose(rise: float = 0.01) -> PairedProse:
@@ -105,7 +105,7 @@ def test_noise_is_inconclusive_and_says_what_was_missing() -> None:
 
 
 def test_holm_counts_every_target_of_the_night() -> None:
-    near = pair("near", 50, 21, 8, 121, role="target")
+    near = pair("near", 50, 20, 8, 122, role="target")
     alone = compare("a", "b", [near, *guards()], prose(), CLEAN)
     beside = compare("a", "b", [near, pair("other", 50, 9, 9, 132, role="target"), *guards()], prose(), CLEAN)
     assert alone.verdict == "promote"
@@ -135,8 +135,9 @@ def test_one_ruined_kind_cannot_hide_in_the_pool() -> None:
     mixed = [pair("ruined", 60, 0, 60, 30), *[pair(f"up{n}", 70, 40, 5, 35) for n in range(4)]]
     found = compare("a", "b", [TARGET, *mixed], prose(), CLEAN)
     pool = next(claim for claim in found.claims if claim.eval == "guards")
-    assert pool.bound is not None
-    assert pool.bound > 0
+    assert pool.difference > 0
+    assert pool.outcome == "worse"
+    assert next(kind for kind in found.guard_kinds if kind.kind == "ruined").worse
     assert found.verdict == "reject"
 
 

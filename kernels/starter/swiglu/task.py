@@ -62,6 +62,7 @@ MODELS = {
     "qwen2.5-7b": ((4096, 18944), "Qwen2.5 7B, config.json: intermediate_size 18944; 4,096 tokens"),
     "minimax-text-01": ((4096, 9216), "MiniMax Text 01, config.json: intermediate_size 9216; 4,096 tokens"),
     "minimax-m2": ((4096, 1536), "MiniMax M2, config.json: intermediate_size 1536 of one expert; 4,096 tokens"),
+    "qwen3-30b-a3b": ((32768, 768), "Qwen3 30B-A3B, config.json: moe_intermediate_size 768; 4,096 tokens x 8 experts"),
 }
 
 TASK = Task(

@@ -1,4 +1,5 @@
-"""Guard: short common-sense and school facts, answer contained in the reply; any of the listed answers counts."""
+"""Guard: short common-sense and school facts, answer contained in the reply; any of the listed answers counts,
+and a reply that names more than two answers of other questions is wrong."""
 
 from __future__ import annotations
 
@@ -159,6 +160,7 @@ Which sea animal has eight arms?|octopus"""
 _ANSWERS = {
     question: tuple(answers.split(",")) for question, answers in (line.split("|") for line in _FACTS.splitlines())
 }
+_ALTERNATIVES = {answer for answers in _ANSWERS.values() for answer in answers} | {str(n) for n in range(101)}
 
 
 def items(seed: int, count: int) -> list[Item]:
@@ -174,5 +176,6 @@ def items(seed: int, count: int) -> list[Item]:
 
 
 def score(item: Item, reply: str) -> Score:
-    right = contains_answer(reply, _ANSWERS[item.meta["question"]], max_others=0)
+    accepted, question = _ANSWERS[item.meta["question"]], item.messages[-1].text
+    right = contains_answer(reply, accepted, alternatives=_ALTERNATIVES, question=question, max_others=2)
     return Score(right, float(right))
