@@ -27,7 +27,7 @@ from model.language_model import LanguageModel
 ROLE = "kernel_author"
 ROUNDS = 2  # draws per cell; a second round only when the first gave less than half of what is wanted
 TEMPERATURE = 1.0
-MAX_RANKED = 512  # legal schedules that are ranked; of a larger space a seeded sample
+MAX_RANKED = 48  # legal schedules that are ranked, of a larger space a seeded sample: each costs a forward pass
 MAX_FAILURES_SHOWN = 6
 MAX_FAILURE_CHARS = 160
 

@@ -141,11 +141,12 @@ def ask(question: str, *, yes: bool) -> None:
     """Go on if ``yes`` or the person says so; Interrupted (exit 130) otherwise, and when nobody can answer."""
     if yes:
         return
-    try:
-        agreed = typer.confirm(question, err=True)
-    except (typer.Abort, EOFError):
-        raise Interrupted("nobody answered", remedy="repeat it with --yes") from None
-    if not agreed:
+    sys.stderr.write(f"{question} [y/N] ")  # typer.confirm leaves a space on standard output
+    sys.stderr.flush()
+    answer = sys.stdin.readline()
+    if not answer:
+        raise Interrupted("nobody answered", remedy="repeat it with --yes")
+    if answer.strip().lower() not in ("y", "yes"):
         raise Interrupted("answered no; nothing was changed")
 
 

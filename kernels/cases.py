@@ -20,7 +20,7 @@ from kernels.task import Array, Shape, Task, Values
 from kernels.wire import Blobs
 
 CELL_DTYPE = "float32"
-CELL_ROWS = 3
+CELL_ROWS = 2
 MAX_CELL_ROWS = 17
 
 

@@ -41,7 +41,7 @@ Verdict = Literal["accepted", "rejected", "error"]
 Profile = Literal["full", "smoke"]
 
 CANDIDATE_TIMEOUT_S = 30.0
-CANDIDATE_CPU_S = 15.0
+CANDIDATE_CPU_S = 25.0
 """An endless loop ends by its processor time; the wall clock leaves room for a busy machine."""
 GRACE_S = 2.0
 OUTPUT_BYTES = 1 << 20

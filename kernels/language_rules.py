@@ -70,7 +70,7 @@ TORCH_NOT_COMPUTE = frozenset(
 
 # --- kernels
 
-KERNEL_BUILTINS = frozenset("range min max float int bool abs len".split())
+KERNEL_BUILTINS = frozenset("range min max float int bool abs len isinstance".split())
 TL_NAMES = (
     frozenset(
         "constexpr program_id num_programs arange load store zeros zeros_like full where sum max min argmax argmin "
@@ -96,7 +96,7 @@ KERNEL_CALLS = (
     | frozenset(f"triton.language.extra.cuda.libdevice.{name}" for name in EXTERN_NAMES)
     | frozenset({"triton.cdiv", "triton.next_power_of_2"})
 )
-KERNEL_VALUES = frozenset(f"triton.language.{name}" for name in DTYPE_NAMES | {"constexpr", "tensor", "dtype"}) | {
+KERNEL_VALUES = frozenset(f"triton.language.{name}" for name in DTYPE_NAMES | {"constexpr", "tensor", "dtype", "tensor_descriptor"}) | {
     f"triton.language.PropagateNan.{name}" for name in ("ALL", "NONE")
 }
 KERNEL_ATTRIBUTES = frozenset("dtype shape T element_ty type scalar value numel primitive_bitwidth".split())

