@@ -143,7 +143,7 @@ def _holm(p_values: Floats) -> Floats:
     """Holm over the last axis of [nights, 2]: the smaller doubled, the larger at least that."""
     low, high = p_values.min(axis=1), p_values.max(axis=1)
     smaller = np.minimum(1.0, 2 * low)
-    adjusted = np.where(p_values == low[:, None], smaller[:, None], np.maximum(smaller, high)[:, None])
+    adjusted: Floats = np.where(p_values == low[:, None], smaller[:, None], np.maximum(smaller, high)[:, None])
     for row, found in zip(p_values[:CHECKED_NIGHTS], adjusted, strict=False):
         assert np.allclose(stats.holm([float(p) for p in row]), found)
     return adjusted

@@ -164,6 +164,7 @@ def guard_items(lab: Lab) -> list[tuple[str, list[Item]]]:
 
 def judged_items(lab: Lab, dataset: Dataset) -> list[tuple[str, list[Item]]]:
     """The items of every stored eval run of this data set's night and of the checkpoints trained on it."""
+    from sqlalchemy import ColumnElement
     from sqlmodel import col, or_, select
 
     from model.items import Item
@@ -171,7 +172,7 @@ def judged_items(lab: Lab, dataset: Dataset) -> list[tuple[str, list[Item]]]:
 
     with lab.ledger.read() as session:
         trained = select(Checkpoint.id).where(Checkpoint.dataset_id == dataset.id)
-        mine = [col(EvalRun.checkpoint_id).in_(trained)]
+        mine: list[ColumnElement[bool]] = [col(EvalRun.checkpoint_id).in_(trained)]
         if dataset.night_id is not None:
             mine.append(col(EvalRun.night_id) == dataset.night_id)
         runs = session.exec(select(EvalRun).where(or_(*mine))).all()

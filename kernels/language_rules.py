@@ -96,9 +96,9 @@ KERNEL_CALLS = (
     | frozenset(f"triton.language.extra.cuda.libdevice.{name}" for name in EXTERN_NAMES)
     | frozenset({"triton.cdiv", "triton.next_power_of_2"})
 )
-KERNEL_VALUES = frozenset(f"triton.language.{name}" for name in DTYPE_NAMES | {"constexpr", "tensor", "dtype", "tensor_descriptor"}) | {
-    f"triton.language.PropagateNan.{name}" for name in ("ALL", "NONE")
-}
+KERNEL_VALUES = frozenset(
+    f"triton.language.{name}" for name in DTYPE_NAMES | {"constexpr", "tensor", "dtype", "tensor_descriptor"}
+) | {f"triton.language.PropagateNan.{name}" for name in ("ALL", "NONE")}
 KERNEL_ATTRIBUTES = frozenset("dtype shape T element_ty type scalar value numel primitive_bitwidth".split())
 KERNEL_METHODS = frozenset(
     "to cast reshape view trans permute broadcast_to expand_dims ravel flip split sum max min argmax argmin cumsum "

@@ -49,8 +49,8 @@ class DataRecipe:
     """The ``[data]`` table of a recipe.
 
     ``problems`` target rows, each tried ``samples`` times at ``temperature``; more problems, up to ``oversample`` times
-    as many, are tried while fewer than ``min_self_share`` of the rows are the model's own.  ``neighbour_problems`` are
-    spread over the other families.
+    as many, are tried while it is right at all and fewer than ``min_self_share`` of the rows are its own.
+    ``neighbour_problems`` are spread over the other families.
     """
 
     problems: int = 200
@@ -343,8 +343,8 @@ def _target_rows(builder: _Builder, target: Eval, recipe: DataRecipe, seed: int)
         batch = builder.problems(target, derive_seed(seed, turn), size)
         drawn += batch
         solved.update(_own_answers(builder, target, batch, recipe, derive_seed(seed, "samples", turn)))
-        if not batch or not recipe.samples:
-            break
+        if not batch or not solved:
+            break  # never right: more tries would be wasted
     rows: list[Row] = []
     for row in solved.values():
         if len(rows) < recipe.problems and builder.add(row):

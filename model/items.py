@@ -8,9 +8,9 @@ An eval file (``evals/NAME.py`` in a lab) is one module with
     def items(seed: int, count: int) -> list[Item]
     def score(item: Item, reply: str) -> Score
 
-``items`` draws ``count`` items from a 64-bit ``seed`` (fewer if the eval has fewer distinct ones); ``score`` is right or
-wrong (``strict``) beside a lenient score in [0, 1].  ``score(item, item.gold)`` must be strict: an eval that fails its own
-gold answers is refused.
+``items`` draws ``count`` items from a 64-bit ``seed`` (fewer if the eval has fewer distinct ones); ``score`` is right
+or wrong (``strict``) beside a lenient score in [0, 1].  ``score(item, item.gold)`` must be strict: an eval that fails
+its own gold answers is refused.
 """
 
 from __future__ import annotations

@@ -138,7 +138,7 @@ def test_host_code_that_is_refused(line: str, code: str) -> None:
 @pytest.mark.parametrize(
     ("line", "code"),
     [
-        ("z = tl.inline_asm_elementwise('trap;', '=r,r', [column], dtype=tl.int32, is_pure=True, pack=1)", "forbidden-call"),
+        ("z = tl.inline_asm_elementwise('trap;', '=r,r', [column], tl.int32, True, 1)", "forbidden-call"),
         ("z = column.to(tl.pointer_type(tl.float32))", "forbidden-call"),
         ("z = column.to(gate_ptr.dtype)", "forbidden-call"),
         ("z = tl.cast(column, gate_ptr.dtype)", "forbidden-call"),

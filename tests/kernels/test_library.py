@@ -41,7 +41,7 @@ def test_a_task_that_zeros_pass_is_refused(swiglu: Task) -> None:
 
 
 def test_a_wrong_answer_that_is_right_is_refused(swiglu: Task) -> None:
-    right = WrongAnswer("not-wrong", lambda values: swiglu.expected(values))
+    right = WrongAnswer("not-wrong", swiglu.expected)
     assert "wrong answer `not-wrong` passes" in prove_task(dataclasses.replace(swiglu, wrong=(right,)))
 
 
@@ -56,8 +56,12 @@ def test_a_reference_with_the_wrong_number_of_outputs_is_refused(swiglu: Task) -
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("TASK = 3\n", "does not define"), ("import nothing_of_that_name\n", "cannot be loaded"), ("x = (\n", "cannot be loaded")],
-)  # fmt: skip
+    [
+        ("TASK = 3\n", "does not define"),
+        ("import nothing_of_that_name\n", "cannot be loaded"),
+        ("x = (\n", "cannot be loaded"),
+    ],
+)
 def test_files_that_are_no_task(tmp_path: Path, text: str, message: str) -> None:
     folder = tmp_path / "thing"
     folder.mkdir()
@@ -67,7 +71,7 @@ def test_files_that_are_no_task(tmp_path: Path, text: str, message: str) -> None
 
 
 def test_a_folder_without_task_and_one_of_another_name(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no task.py"):
+    with pytest.raises(UserError, match=r"no task\.py"):
         load_task(tmp_path)
     shutil.copytree(STARTER_DIR / "swiglu", tmp_path / "other")
     with pytest.raises(UserError, match="folder"):

@@ -1,4 +1,4 @@
-"""Replies that are forged, cut off, oversized or malformed: each a named rejection, none a crash, none an acceptance."""
+"""Replies that are forged, cut off, oversized or malformed: each a named rejection, no crash, no acceptance."""
 
 from __future__ import annotations
 

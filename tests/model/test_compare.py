@@ -197,7 +197,7 @@ def test_identity(tmp_path: Path) -> None:
     assert found.passed
     expected = np.sqrt(12 * 0.01**2 / (12 + 30))
     assert f"{expected:.3g}" in found.detail
-    wrong = {
+    wrong: dict[str, dict[str, np.ndarray]] = {
         "same": old,
         "stranger": {"a": -old["a"], "b": -old["b"]},
         "names": {"a": old["a"], "c": old["b"]},

@@ -11,16 +11,16 @@ import triton.language as tl
 
 SCHEDULES = {
     ("sm_80", 128): {"loop": "single", "block": 128, "rows": 1, "num_warps": 4, "num_stages": 1, "source": "liger"},
-    ("sm_80", 3072): {"loop": "single", "block": 4096, "rows": 1, "num_warps": 8, "num_stages": 1, "source": "liger"},
-    ("sm_80", 3584): {"loop": "single", "block": 4096, "rows": 1, "num_warps": 8, "num_stages": 1, "source": "liger"},
-    ("sm_80", 4096): {"loop": "single", "block": 4096, "rows": 1, "num_warps": 8, "num_stages": 1, "source": "liger"},
-    ("sm_80", 6144): {"loop": "single", "block": 8192, "rows": 1, "num_warps": 16, "num_stages": 1, "source": "liger"},
+    ("sm_80", 3072): {"loop": "single", "block": 4096, "rows": 2, "num_warps": 8, "num_stages": 1, "source": "exhaustive"},
+    ("sm_80", 3584): {"loop": "single", "block": 4096, "rows": 2, "num_warps": 8, "num_stages": 1, "source": "exhaustive"},
+    ("sm_80", 4096): {"loop": "single", "block": 4096, "rows": 2, "num_warps": 16, "num_stages": 1, "source": "exhaustive"},
+    ("sm_80", 6144): {"loop": "single", "block": 8192, "rows": 2, "num_warps": 16, "num_stages": 1, "source": "exhaustive"},
     ("sm_90", 128): {"loop": "single", "block": 128, "rows": 1, "num_warps": 4, "num_stages": 1, "source": "liger"},
-    ("sm_90", 3072): {"loop": "single", "block": 4096, "rows": 1, "num_warps": 8, "num_stages": 1, "source": "liger"},
-    ("sm_90", 3584): {"loop": "single", "block": 4096, "rows": 1, "num_warps": 8, "num_stages": 1, "source": "liger"},
-    ("sm_90", 4096): {"loop": "single", "block": 4096, "rows": 1, "num_warps": 8, "num_stages": 1, "source": "liger"},
-    ("sm_90", 6144): {"loop": "single", "block": 8192, "rows": 1, "num_warps": 16, "num_stages": 1, "source": "liger"},
-}
+    ("sm_90", 3072): {"loop": "single", "block": 4096, "rows": 2, "num_warps": 8, "num_stages": 1, "source": "exhaustive"},
+    ("sm_90", 3584): {"loop": "single", "block": 4096, "rows": 2, "num_warps": 8, "num_stages": 1, "source": "exhaustive"},
+    ("sm_90", 4096): {"loop": "single", "block": 4096, "rows": 4, "num_warps": 32, "num_stages": 1, "source": "exhaustive"},
+    ("sm_90", 6144): {"loop": "single", "block": 8192, "rows": 2, "num_warps": 16, "num_stages": 1, "source": "exhaustive"},
+}  # fmt: skip
 
 
 @triton.jit

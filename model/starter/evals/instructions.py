@@ -1,6 +1,7 @@
 """Guard: plain instructions whose result can be checked: repeat a sentence, copy a quotation, use given words.
 
-SmolLM2-135M-Instruct: 102 of 110 right (chance: 0); the last line of ``python -m bench.posttrain_trial --work DIR``.
+SmolLM2-135M-Instruct: 102 of 110 right (chance: 0);
+the last line that ``python -m bench.posttrain_trial --work DIR`` prints.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Guard: the opposite of a common word, answer contained in the reply; any of the listed opposites counts.
 
-SmolLM2-135M-Instruct: 75 of 110 right (chance: about 0); the last line of ``python -m bench.posttrain_trial --work DIR``.
+SmolLM2-135M-Instruct: 75 of 110 right (chance: about 0);
+the last line that ``python -m bench.posttrain_trial --work DIR`` prints.
 """
 
 from __future__ import annotations
