@@ -157,8 +157,8 @@ def progress(title: str, total: float | None = None) -> Iterator[Callable[..., N
     A bar with an ETA on a terminal; elsewhere one plain line every ten seconds.
     """
     if sys.stderr.isatty():
-        with _bar(title, total) as step:
-            yield step
+        with _bar(title, total) as bar_step:
+            yield bar_step
         return
     begun = last = time.monotonic()
 

@@ -174,7 +174,7 @@ def judged_items(lab: Lab, dataset: Dataset) -> list[tuple[str, list[Item]]]:
         trained = select(Checkpoint.id).where(Checkpoint.dataset_id == dataset.id)
         mine: list[ColumnElement[bool]] = [col(EvalRun.checkpoint_id).in_(trained)]
         if dataset.night_id is not None:
-            mine.append(col(EvalRun.night_id) == dataset.night_id)
+            mine.append(col(EvalRun.night_id).is_not_distinct_from(dataset.night_id))
         runs = session.exec(select(EvalRun).where(or_(*mine))).all()
     found: dict[tuple[str, str], list[Item]] = {}
     for run in runs:

@@ -56,7 +56,9 @@ def build() -> typer.Typer:
 
 def take_lab(arguments: Sequence[str]) -> tuple[Path | None, list[str]]:
     """``--lab DIR`` may stand anywhere before a ``--``: (its value, the other arguments)."""
-    rest, lab, words = [], None, iter(arguments)
+    rest: list[str] = []
+    lab: Path | None = None
+    words = iter(arguments)
     for word in words:
         if word == "--":
             return lab, [*rest, word, *words]

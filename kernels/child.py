@@ -101,8 +101,9 @@ class Child:
             minor=capability[1],
             warp_size=32,
         )
-        torch.cuda.get_device_capability = lambda _device=None: capability
-        torch.cuda.get_device_properties = lambda _device=None: properties
+        torch.cuda.get_device_capability = lambda device=None: capability  # noqa: ARG005  torch's own signature
+        patched: Any = torch.cuda  # the stand-in has only what a host function may ask for
+        patched.get_device_properties = lambda device=None: properties  # noqa: ARG005
 
     def _one(self, host: Callable[..., Any], case: dict[str, Any], number: int, seed: int | None) -> bool:
         """One call of the host function; False when there is nothing more to learn."""
@@ -222,7 +223,8 @@ def _described(error: BaseException) -> dict[str, Any]:
     """Exception type, message and the candidate's line, through the interpreter's wrapping."""
     if isinstance(error, HostCompute):
         return {"type": "HostCompute", "message": str(error)[:300], "line": 0}
-    line, cause, seen = 0, error, []
+    line, cause = 0, error
+    seen: list[BaseException] = []
     current: BaseException | None = error
     while current is not None and len(seen) < 8:
         seen.append(current)

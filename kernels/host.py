@@ -42,7 +42,7 @@ class HostMode(TorchDispatchMode):
     """Active while the host function runs; ``inside_launch`` (a callable) lets the interpreter's own calls pass."""
 
     def __init__(self, memory: Memory, inside_launch: Any) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]  # torch leaves it untyped
         self.memory, self._inside_launch = memory, inside_launch
         self._kept: list[torch.Tensor] = []
 

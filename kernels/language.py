@@ -174,7 +174,7 @@ def _literal_kind(node: ast.expr, module: Module, refusals: Refusals) -> str:
         return module.constants[node.id]
     name = dotted(node, module)
     if name in rules.HOST_VALUES:
-        return "number" if name is not None and name.startswith("math.") else "other"
+        return "number" if str(name).startswith("math.") else "other"
     if isinstance(node, ast.Call) and len(node.args) == 1 and not node.keywords:
         constexpr = dotted(node.func, module) == "triton.language.constexpr"
         if constexpr or _root(node.func) in ("float", "int"):

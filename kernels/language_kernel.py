@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 
 from kernels import language_rules as rules
 from kernels.language import Module, Refusals, dotted, hidden
@@ -188,7 +189,7 @@ class _Kernel:
         elif name in self.module.kernels or name in rules.KERNEL_BUILTINS:
             return
         elif self.module.aliases.get(name) not in rules.KERNEL_CALLS:
-            known = hasattr(__builtins__, name) if not isinstance(__builtins__, dict) else name in __builtins__
+            known = hasattr(builtins, name)
             detail = f"`{name}` in a kernel" if known else f"`{name}` is not defined in the language"
             self.refusals.add("forbidden-call" if known else "forbidden-name", detail, node, rules.HINTS.get(name, ""))
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import bisect
 import sys
 from dataclasses import dataclass, field
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -302,9 +303,9 @@ def _active(array: npt.NDArray[Any], mask: Bools) -> Any:
 
 def candidate_line() -> int:
     """The candidate's source line that is running, 0 if none is on the stack."""
-    frame = sys._getframe(1)  # noqa: SLF001 - the only way to a caller's line
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - the only way to a caller's line
     while frame is not None:
         if frame.f_code.co_filename == SOURCE_FILE:
             return frame.f_lineno
-        frame = frame.f_back  # type: ignore[assignment]
+        frame = frame.f_back
     return 0

@@ -102,7 +102,10 @@ def odd_shapes(
     """Held-out shapes: one element, one column, a prime, one past and one short of a power of two, then random ones."""
     power = 2 ** int(generator.integers(5, 11))
     primes = [p for p in range(max(columns[0], 3), columns[1]) if all(p % d for d in range(2, math.isqrt(p) + 1))]
-    row = lambda: int(generator.integers(rows[0], rows[1] + 1))  # noqa: E731
+
+    def row() -> int:
+        return int(generator.integers(rows[0], rows[1] + 1))
+
     fixed = [(1, 1), (row(), 1), (row(), int(generator.choice(primes))), (row(), power + 1), (row(), power - 1)]
     rest = [(row(), int(generator.integers(columns[0], columns[1] + 1))) for _ in range(count)]
     return [*fixed, *rest]

@@ -13,7 +13,7 @@ from kernels.sanitizer import GIVEN, Memory
 
 
 @triton.jit
-def _kernel(x_ptr, y_ptr, n, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+def _kernel(x_ptr, y_ptr, n, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def, untyped-decorator]  # noqa: ANN001, ANN202  Triton kernels are untyped
     column = tl.arange(0, BLOCK)
     mask = column < n
     x = tl.load(x_ptr + column, mask=mask, other=0.0).to(tl.float32)

@@ -93,7 +93,9 @@ def test_the_model_is_told_what_there_is_to_know(
 ) -> None:
     cell = CELLS[0]
     failed = FailedMove(cell, task.space.moves(cell[1])[3], "out-of-memory")
-    costs = {cell: {"time_us": 14.913, "occupancy": 0.25, "limited_by": "memory"}}
+    costs: dict[Cell, dict[str, float | int | str]] = {
+        cell: {"time_us": 14.913, "occupancy": 0.25, "limited_by": "memory"}
+    }
     recorder = Recorder(lab, night_id, "kernel_author")
     propose_moves(model, task, source, [cell], [failed, "block 64: timeout"], 2, 1, recorder, costs=costs)
     with lab.ledger.read() as session:

@@ -203,10 +203,11 @@ def test_what_backup_and_restore_refuse(nightshift: Callable[..., Ran], lab: Lab
     there.write_text("mine")
     empty = tmp_path / "empty.db"
     sqlite3.connect(empty).close()
-    for arguments in (
+    cases: tuple[tuple[str, Path], ...] = (
         ("backup", there), ("backup", tmp_path / "no" / "folder.db"), ("restore", there), ("restore", empty),
         ("restore", tmp_path / "missing.db"),
-    ):  # fmt: skip
+    )  # fmt: skip
+    for arguments in cases:
         assert nightshift("db", *arguments, *(["--yes"] if arguments[0] == "restore" else [])).code == 2, arguments
     assert there.read_text() == "mine"
     assert nightshift("db", "check").code == 0
@@ -222,7 +223,7 @@ def test_move_copies_every_row(nightshift: Callable[..., Ran], lab: Lab, tmp_pat
     with lab.ledger.read() as mine, target.read() as theirs:
         for table in (Night, Checkpoint, Promotion, Event):
             rows, copied = (list(session.exec(select(table)).all()) for session in (mine, theirs))
-            assert [row.model_dump() for row in rows] == [row.model_dump() for row in copied]  # type: ignore[attr-defined]
+            assert [row.model_dump() for row in rows] == [row.model_dump() for row in copied]
     target.log("test", "ids go on")
     target.dispose()
     again = nightshift("db", "move", url, "--yes")

@@ -128,7 +128,7 @@ def test_our_rooms_are_found_and_no_rival_is_installed() -> None:
 
 
 def test_transformers_does_not_take_our_kernels_for_theirs() -> None:
-    from transformers.utils import is_kernels_available
+    from transformers.utils.import_utils import is_kernels_available
 
     import kernels
 

@@ -69,7 +69,7 @@ def test_a_wrong_schedule_of_one_cell_is_found(judge: Judge, tasks: dict[str, Ta
     """A tile that does not cover the row is wrong at that size on that target only."""
     task = tasks["rmsnorm"]
     source = (STARTER_DIR / "rmsnorm" / "kernel.py").read_text()
-    schedule = {"loop": "single", "block": 2048, "rows": 1, "num_warps": 8, "num_stages": 1}
+    schedule: dict[str, int | str] = {"loop": "single", "block": 2048, "rows": 1, "num_warps": 8, "num_stages": 1}
     broken = render(source, "sm_80", 6144, schedule)
     assert judge.check(task, broken, profile="smoke", cells=[("sm_90", 6144)]).accepted
     assert not judge.check(task, broken, profile="smoke", cells=[("sm_80", 6144)]).accepted

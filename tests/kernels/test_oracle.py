@@ -49,7 +49,7 @@ def test_rmsnorm_reference(scale: str) -> None:
     task = load_task(STARTER_DIR / "rmsnorm")
     values = task.inputs((7, 333), "float32", RNG(4), scale)
     x, weight = torch.from_numpy(values["x"]), torch.from_numpy(values["weight"])
-    theirs = torch.nn.functional.rms_norm(x, (333,), weight, values["eps"]).numpy()
+    theirs = torch.nn.functional.rms_norm(x, (333,), weight, float(values["eps"])).numpy()
     np.testing.assert_allclose(task.expected(values)[0], theirs, rtol=1e-12)
 
 

@@ -89,6 +89,6 @@ TASK = Task(
         WrongAnswer("half-precision", _half_precision),
         WrongAnswer("off-by-one-mask", _last_column_left_out),
         WrongAnswer("padding-counted", _padding_counted),
-        WrongAnswer("uniform", lambda values: (np.full_like(values["x"], 1.0 / np.shape(values["x"])[-1]),)),  # type: ignore[call-overload]
+        WrongAnswer("uniform", lambda values: (np.full_like(values["x"], 1.0 / np.shape(values["x"])[-1]),)),
     ),
 )
