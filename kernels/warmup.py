@@ -12,8 +12,8 @@ from kernels.host import HostMode, guarded
 from kernels.sanitizer import GIVEN, Memory
 
 
-@triton.jit
-def _kernel(x_ptr, y_ptr, n, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def, untyped-decorator]  # noqa: ANN001, ANN202  Triton kernels are untyped
+@triton.jit  # type: ignore[untyped-decorator]  # Triton is untyped
+def _kernel(x_ptr, y_ptr, n, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202  Triton kernels are untyped
     column = tl.arange(0, BLOCK)
     mask = column < n
     x = tl.load(x_ptr + column, mask=mask, other=0.0).to(tl.float32)
