@@ -346,7 +346,7 @@ def _explain_guard(claim: Claim, gate: GateSettings) -> str:
     assert claim.bound is not None
     text = f"guards: {claim.difference:+.1%} of {claim.n}, at worst {claim.bound:+.1%}, margin {-gate.margin:.1%}"
     if claim.difference > -gate.margin:
-        discordance = max((claim.gained + claim.lost) / claim.n, abs(claim.difference))
+        discordance = max((claim.gained + claim.lost) / claim.n, abs(claim.difference), 1 / claim.n)
         needed = stats.sample_size_noninferiority(discordance, gate.margin, gate.alpha, gate.power, claim.difference)
         return f"{text}; if that difference is real, about {needed} items would show that it is within the margin"
     return f"{text}; the difference itself is beyond the margin: no number of items helps"
