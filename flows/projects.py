@@ -26,6 +26,7 @@ from workspace.lab import Lab
 from workspace.tables import Event, Project, Proposal, now
 
 if TYPE_CHECKING:
+    from model.evals import EvalResult
     from model.items import Eval
     from workspace.sandbox import Sandboxes
 
@@ -247,7 +248,6 @@ def examine_eval(
     from model.foreign_eval import ForeignEval
     from workspace.files import sha256_file
     from workspace.sandbox import Sandboxes
-    from workspace.stats import clopper_pearson
 
     runner = sandboxes or Sandboxes(lab.settings.sandbox, lab.lab_id)
     try:
@@ -267,10 +267,17 @@ def examine_eval(
     finally:
         if sandboxes is None:
             runner.close()
+    return _weakness(subject.name, result, path, say)
+
+
+def _weakness(name: str, result: EvalResult, path: Path, say: Say) -> dict[str, Any]:
+    """The figures that show a weakness; UserError when the eval shows none."""
+    from workspace.stats import clopper_pearson
+
     right = sum(row.strict for row in result.rows)
     low, high = clopper_pearson(right, len(result.rows))
     figures = {
-        "checkpoint": subject.name,
+        "checkpoint": name,
         "n": len(result.rows),
         "strict": result.accuracy,
         "stderr": result.stderr,
@@ -278,9 +285,7 @@ def examine_eval(
         "lenient": result.lenient,
         "par": PAR,
     }
-    text = (
-        f"{subject.name}: {right} of {len(drawn)} right ({result.accuracy:.1%}, 95% interval {low:.1%} to {high:.1%})"
-    )
+    text = f"{name}: {right} of {len(result.rows)} right ({result.accuracy:.1%}, 95% interval {low:.1%} to {high:.1%})"
     say(f"{text}; par is {PAR:.0%}")
     if high >= PAR:
         raise UserError(

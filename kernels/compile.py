@@ -40,8 +40,10 @@ if TYPE_CHECKING:
     from workspace.sandbox import Sandboxes
 
 MOST_REPLY_BYTES = 8 << 20
-REQUEST_TIMEOUT_S = 20.0
-CELL_TIMEOUT_S = 20.0
+REQUEST_CPU_S, CELL_CPU_S = 20, 20
+"""Processor time a request may take, and as much again per cell: twenty times what a usual kernel needs."""
+WALL_PER_CPU = 6
+"""The deadline on the clock is this many times longer, so that a busy machine does not refuse a good candidate."""
 BENCH_DTYPE = "bfloat16"
 """The dtype of the real models' activations; candidates are judged in others too, but predicted in this one."""
 
@@ -165,13 +167,14 @@ class Compiler:
         return _collect(wanted, replies)
 
     def _ask(self, task: Task, source: str, requests: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        timeout_s = REQUEST_TIMEOUT_S + CELL_TIMEOUT_S * len(requests)
-        message = {"source": source, "host": task.host, "cells": requests, "timeout_s": timeout_s}
+        cpu_s = REQUEST_CPU_S + CELL_CPU_S * len(requests)
+        timeout_s = float(cpu_s * WALL_PER_CPU)
+        message = {"source": source, "host": task.host, "cells": requests, "cpu_s": cpu_s, "timeout_s": timeout_s}
         if self._shared_cache_dir is not None:
             message["cache_dir"] = str(self._shared_cache_dir)
         if self._guest is None or not self._guest.alive:
             self._guest = self._open_guest()
-        data = self._guest.ask(json.dumps(message).encode(), timeout_s + REQUEST_TIMEOUT_S, MOST_REPLY_BYTES)
+        data = self._guest.ask(json.dumps(message).encode(), timeout_s + REQUEST_CPU_S, MOST_REPLY_BYTES)
         if self._strangers():
             self.close()  # whatever it left running goes with the sandbox
         try:
@@ -276,6 +279,8 @@ def _collect(wanted: list[Cell], replies: dict[Cell, dict[str, Any]]) -> Compila
                 detail = f"{cell[0]}, size {cell[1]}: {reason['detail']}"
                 result.reasons.append(Reason(str(reason["code"]), detail, str(reason["where"])))
                 continue
+            if not reply["launches"]:
+                raise ValueError("an answer without a launch")
             resources = Resources(cell[0], cell[1], tuple(_launch(launch) for launch in reply["launches"]))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             result.reasons.append(Reason("protocol-violation", f"{cell[0]}, size {cell[1]}: {error}"))

@@ -41,7 +41,7 @@ MOST_FILE_BYTES = 64 << 20
 MOST_DETAIL_CHARS = 2000
 MOST_LAUNCHES = 64
 CANDIDATE_FILE = "candidate.py"
-TOOL_TIMEOUT_S = 30
+TOOL_TIMEOUT_S = 120
 
 _WARM_UP = """
 import torch, triton, triton.language as tl
@@ -214,7 +214,11 @@ def _tool(name: str, *arguments: str) -> str:
     import triton
 
     path = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / name
-    done = subprocess.run([str(path), *arguments], capture_output=True, text=True, timeout=TOOL_TIMEOUT_S, check=False)
+    command = [str(path), *arguments]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=TOOL_TIMEOUT_S, check=False)
+    except subprocess.TimeoutExpired:
+        raise HostFailed("timeout", f"{name} took longer than {TOOL_TIMEOUT_S} s") from None
     if done.returncode != 0:
         raise HostFailed("compile-error", f"{name}: {done.stderr.strip()}")
     return done.stdout
@@ -255,7 +259,7 @@ def handle(message: bytes) -> bytes:
         _, status = os.waitpid(child, 0)
         if not request.get("cache_dir"):
             shutil.rmtree(scratch, ignore_errors=True)
-    problem = problem or _violation(status)
+    problem = problem or _ending(status)
     if problem is None:
         try:
             json.loads(data)
@@ -265,8 +269,10 @@ def handle(message: bytes) -> bytes:
     return json.dumps({"cells": [_failure(cell, problem) for cell in request["cells"]]}).encode()
 
 
-def _violation(status: int) -> HostFailed | None:
-    """What a child's end says: the filter of ``kernels.confine`` stopped it, or nothing of that kind."""
+def _ending(status: int) -> HostFailed | None:
+    """What a child's end says: out of processor time, stopped by the filter of ``kernels.confine``, or nothing."""
+    if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGXCPU:
+        return HostFailed("timeout", "compiling took more processor time than it may")
     if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGSYS:
         return HostFailed("process-violation", "compiling it touched another process")
     if os.WIFEXITED(status) and os.WEXITSTATUS(status) == EXIT_SANDBOX:
@@ -285,8 +291,9 @@ def _child(request: dict[str, Any], scratch: Path, write_end: int) -> None:
             os.dup2(null, number)
         os.environ["TRITON_CACHE_DIR"] = request.get("cache_dir") or str(scratch / "cache")
         os.environ["HOME"] = os.environ["TMPDIR"] = str(scratch)
-        cpu_s = int(request["timeout_s"]) + 1
-        restrict(allow_exec=True, memory_bytes=MOST_MEMORY_BYTES, file_bytes=MOST_FILE_BYTES, cpu_s=cpu_s)
+        restrict(
+            allow_exec=True, memory_bytes=MOST_MEMORY_BYTES, file_bytes=MOST_FILE_BYTES, cpu_s=int(request["cpu_s"])
+        )
         reply = json.dumps(compile_cells(request, scratch)).encode()
         view = memoryview(reply)
         while view:

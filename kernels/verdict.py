@@ -250,7 +250,7 @@ class _Evaluation:
             self.tally.correctness.append(_entry(case, worst))
         if failed is not None:
             self._failed(case, run, failed, raw)
-        elif case.orders[run] is None and raw != self.natural.get(case.number):
+        elif case.orders[run] is None and raw != self.natural.get(case.number, raw):
             self.tally.add("nondeterministic", "the same call gave other bits the second time", held_out=case.held_out)
         self.earlier.setdefault((case.shape, case.dtype), []).append((case.number, raw))
 

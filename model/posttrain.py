@@ -97,21 +97,8 @@ def posttrain(
             "threads": threads,
             "parent_sha256": parent_sha256,
         }
-        spec_path = out_dir.parent / f"{out_dir.name}.spec.json"  # beside the output: the trainer may not rewrite it
-        spec_path.write_text(json.dumps(spec, indent=1))
-        job = SandboxJob(
-            argv=["python", "-m", "model.trainer", "/in/spec.json"],
-            inputs={
-                "/in/parent": parent_dir,
-                "/in/spec.json": spec_path,
-                **{f"/in/data/{place}.parquet": path for place, path in enumerate(data)},
-            },
-            output=out_dir,
-            env={"OMP_NUM_THREADS": str(threads), "HF_HUB_OFFLINE": "1", "HF_HOME": "/tmp/hf"},
-            limits=SandboxLimits(memory_mb=memory_mb, cpus=threads, timeout_s=timeout_s, file_mb=2048),
-            name="posttrain",
-            rooms=("workspace", "model"),
-        )
+        limits = SandboxLimits(memory_mb=memory_mb, cpus=threads, timeout_s=timeout_s, file_mb=2048)
+        job = _job(spec, parent_dir, data, out_dir, limits)
 
         def on_line(line: str) -> None:
             progress = parse_progress(line)
@@ -133,6 +120,26 @@ def posttrain(
         tokens_per_s=_median([each.tokens_per_s for each in seen]),
         wall_s=wall_s,
         peak_memory_bytes=peak,
+    )
+
+
+def _job(
+    spec: dict[str, Any], parent_dir: Path, data: Sequence[Path], out_dir: Path, limits: SandboxLimits
+) -> SandboxJob:
+    spec_path = out_dir.parent / f"{out_dir.name}.spec.json"  # beside the output: the trainer may not rewrite it
+    spec_path.write_text(json.dumps(spec, indent=1))
+    return SandboxJob(
+        argv=["python", "-m", "model.trainer", "/in/spec.json"],
+        inputs={
+            "/in/parent": parent_dir,
+            "/in/spec.json": spec_path,
+            **{f"/in/data/{place}.parquet": path for place, path in enumerate(data)},
+        },
+        output=out_dir,
+        env={"OMP_NUM_THREADS": str(spec["threads"]), "HF_HUB_OFFLINE": "1", "HF_HOME": "/tmp/hf"},
+        limits=limits,
+        name="posttrain",
+        rooms=("workspace", "model"),
     )
 
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 SOCKET = "socket"
 CHUNK_BYTES = 1024 * 1024
 LOG_LINES = 40
+LAST_WORDS_S = 3.0
 ACCEPT_TICK_S = 0.1
 
 
@@ -152,7 +153,18 @@ class WarmSandbox:
     ) -> None:
         self.close()
 
+    def _await_end(self) -> None:
+        """A guest that hung up may still be printing its last words."""
+        from docker.errors import DockerException
+        from requests import RequestException
+
+        with contextlib.suppress(DockerException, RequestException):
+            if self._container is not None:
+                self._container.wait(timeout=LAST_WORDS_S)
+
     def _fail(self, fault: type[SandboxFault], message: str) -> NoReturn:
+        if fault is SandboxGone:
+            self._await_end()
         log = self.log()
         self.close()
         raise fault(f"sandbox {self.job.name!r}: {message}", log)

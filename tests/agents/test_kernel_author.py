@@ -9,7 +9,7 @@ import pytest
 from sqlmodel import col, select
 
 import agents.ask
-from agents.kernel_author import Cost, FailedMove, Move, propose_moves
+from agents.kernel_author import FailedMove, Move, propose_moves
 from agents.record import Recorder
 from kernels.library import STARTER_DIR, load_task
 from kernels.space import Cell, parse_schedules

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -120,8 +122,8 @@ def test_approve_then_merge(night: Night, run: Terminal) -> None:
 
 def test_merge_asks_and_no_is_130(night: Night, run: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
     assert run("review", "approve", night.successor) == 0
-    for answer, code in ((False, 130), (True, 0)):
-        monkeypatch.setattr(typer, "confirm", lambda question, err, answer=answer: answer)
+    for answer, code in (("n\n", 130), ("y\n", 0)):
+        monkeypatch.setattr(sys, "stdin", io.StringIO(answer))
         assert run("review", "merge", night.successor) == code
     assert "m1 is the model of the next night" in run.out
 

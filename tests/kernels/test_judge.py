@@ -79,7 +79,7 @@ def test_a_wrong_schedule_of_one_cell_is_found(judge: Judge, tasks: dict[str, Ta
     "cheat", [c for c in CHEATS if not set(c.expect) & DISPOSES], ids=lambda cheat: cheat.name
 )  # fmt: skip
 def test_cheats(judge: Judge, tasks: dict[str, Task], cheat: Cheat) -> None:
-    result = judge.check(tasks[cheat.task], cheat.source, cells=[])
+    result = judge.check(tasks[cheat.task], cheat.source, profile="smoke", cells=[])
     assert result.verdict == "rejected"
     assert result.level in (None, "parsed")
     assert {reason.code for reason in result.reasons} & set(cheat.expect), result.reasons
@@ -89,7 +89,7 @@ def test_cheats(judge: Judge, tasks: dict[str, Task], cheat: Cheat) -> None:
     "cheat", [c for c in CHEATS if not set(c.without_gate) & DISPOSES], ids=lambda cheat: cheat.name
 )  # fmt: skip
 def test_cheats_without_the_gate(judge_without_gate: Judge, tasks: dict[str, Task], cheat: Cheat) -> None:
-    result = judge_without_gate.check(tasks[cheat.task], cheat.source, cells=[])
+    result = judge_without_gate.check(tasks[cheat.task], cheat.source, profile="smoke", cells=[])
     assert result.verdict == "rejected"
     assert {reason.code for reason in result.reasons} & set(cheat.without_gate), result.reasons
 

@@ -56,6 +56,7 @@ def test_a_shipped_kernel_is_compiled_and_predicted(sandboxes: Sandboxes, tasks:
     assert first["resources"]["registers"] > 0
 
 
+@pytest.mark.timeout(1200)
 def test_hostile_candidates_are_named_and_leave_nothing(sandboxes: Sandboxes, tasks: dict[str, Task]) -> None:
     """In a shuffled order; after every third an honest kernel, whose verdict must be what it is without them."""
     cheats: list[Cheat] = list(HOSTILE)

@@ -17,7 +17,6 @@ from workspace.ledger import Ledger
 SCOPE = "night:1"
 DYING = """
     import sys
-import textwrap
     from workspace.budget import Budget
     from workspace.ledger import Ledger
     Budget(Ledger(sys.argv[1])).reserve(sys.argv[2], "tokens", 7)
