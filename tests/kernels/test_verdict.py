@@ -131,7 +131,8 @@ def test_wrong_numbers_get_the_name_of_their_mechanism() -> None:
     assert codes(good, good, almost) == ["nondeterministic"]
     assert codes(good, almost, good) == []  # another order of sums may change the last bits
     assert codes(poison("float32", 15), good, good) == ["unwritten-output"]
-    assert codes(encode(np.full_like(cases[0].expected[0], np.inf), "float32"), good, good) == ["nonfinite-output"]
+    infinite = encode(np.full_like(cases[0].expected[0], np.inf), "float32")
+    assert codes(infinite, infinite, infinite) == ["nonfinite-output"]
     stale = [_run(cases[0], run) for run in range(3)] + [_run(cases[1], 0, good), ({"done": True}, b"")]
     assert _codes(_reply(stale), cases) == ["stale-result"]
 
