@@ -28,7 +28,7 @@ def serve(
     from flows.server import prefect_server
 
     with exclusive(opened.state / "serve.lock", "nightshift serve of this lab"), prefect_server() as server:
-        pages = _Pages(opened, port or opened.settings.serve.port)
+        pages = _Pages(opened, opened.settings.serve.port if port is None else port)
         pages.start()
         try:
             server.wait()
@@ -42,18 +42,19 @@ def serve(
 
 def check_cron(cron: str, timezone: str) -> None:
     """UserError for a cron line or a time zone that nothing can be scheduled with."""
+    # not Prefect's own check: Prefect must not be imported before it is told which server to use
+    from datetime import UTC, datetime
     from zoneinfo import ZoneInfo
 
-    from prefect.server.schemas.schedules import CronSchedule
-    from pydantic import ValidationError
+    from cronsim import CronSim, CronSimError
 
     try:
         ZoneInfo(timezone)
     except (KeyError, ValueError):
         raise UserError("no such time zone", field="schedule.timezone", value=timezone, allowed="e.g. UTC") from None
     try:
-        CronSchedule(cron=cron, timezone=timezone)
-    except ValidationError:
+        CronSim(cron, datetime.now(UTC))
+    except CronSimError:
         raise UserError(
             "not a cron line", field="schedule.cron", value=cron, allowed='five fields, e.g. "30 1 * * *"'
         ) from None
