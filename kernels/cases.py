@@ -123,7 +123,8 @@ def draw_cases(
     """All cases of a check.
 
     ``full``: every dtype at every scale over the shown shapes, targets and layouts in turn; one shape twice with new
-    values at the same addresses; every held-out shape; every cell. ``smoke``: one of each.
+    values at the same addresses; every held-out shape; every cell. ``smoke``: two scales in the first dtype, one call
+    in each other, two held-out shapes, every cell.
     """
     draw = Draw(secret, task, candidate)
     targets = list(targets)
@@ -143,6 +144,8 @@ def draw_cases(
                 repeats=3 if turn == 0 else 2 if dtype == dtypes[0] else 1,
             )
             turn += 1
+    for dtype in task.dtypes[1:] if smoke else ():
+        draw.add(task.shapes[0], dtype, task.scales[0], target=targets[0], repeats=1)
     for scale in task.scales[:2]:
         draw.add(task.shapes[0], task.dtypes[0], scale, target=targets[0], repeats=1)
     held_out = draw.held_out_shapes()
