@@ -179,8 +179,8 @@ def _conversation(
     if cost:
         terms = ", ".join(f"{name} {_figure(value)}" for name, value in cost.items())
         lines.append(f"Predicted cost of it: {terms}.")
-    properties = task.space.schema(target, size)["properties"]
-    choices = "; ".join(f"{name}: {json.dumps(properties[name]['enum'])[1:-1]}" for name in task.space.fields)
+    open_choices = task.space.choices(size)
+    choices = "; ".join(f"{name}: {json.dumps(values)[1:-1]}" for name, values in open_choices.items())
     lines.append(f"Choices: {choices}.")
     lines += [f"Refused: {text[:MAX_FAILURE_CHARS]}" for text in failures]
     lines.append("Give a different schedule that runs faster.")

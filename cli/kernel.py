@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from cli.common import EXIT_NEGATIVE, JsonOption, emit, note, open_lab, progress, table
+from cli.durations import seconds
 from workspace.errors import SurroundingsError, UserError
 
 if TYPE_CHECKING:
@@ -223,49 +223,81 @@ def self_test(
     without_gate: Annotated[
         bool, typer.Option("--without-gate", help="Switch the language check off: the other walls must hold alone.")
     ] = False,
+    again: Annotated[
+        bool, typer.Option("--recertify", help="Then judge the lab's winners again that another judge accepted.")
+    ] = False,
 ) -> None:
     """Run every seeded cheat and honest kernel against the installed judge; exit 1 if one gets through."""
+    from flows.certify import record, self_test_size
     from kernels.judge import judge_sha256
-    from kernels.self_test import read_cheats, run_self_test, starter_tasks
+    from kernels.self_test import run_self_test
 
     lab = None
     with suppress(UserError):
         lab = open_lab()
-    total = len(read_cheats()) + len(starter_tasks())
+    if again and lab is None:
+        lab = open_lab()  # says what is missing
     started = time.monotonic()
     outcomes = []
     with (
         _judge(lab, sandbox, gate=not without_gate, compile_candidates=False) as judge,
-        progress("self-test", total) as step,
+        progress("self-test", self_test_size()) as step,
     ):
         for outcome in run_self_test(judge, gate=not without_gate):
             outcomes.append(outcome)
             step(len(outcomes), text=outcome.name)
     failed = [outcome for outcome in outcomes if not outcome.passed]
+    if lab is not None and sandbox == "docker" and not without_gate:
+        record(lab, outcomes)
+    judged = _recertified(lab, sandbox) if again and lab is not None and not failed else []
+    fallen = [row for row in judged if row["verdict"] != "accepted"]
     document = {
         "judge": f"sha256:{judge_sha256()}",
         "gate": not without_gate,
         "passed": not failed,
         "outcomes": [outcome.to_json() for outcome in outcomes],
+        **({"recertified": judged} if again else {}),
         "wall_s": round(time.monotonic() - started, 2),
     }
-
-    def text() -> str:
-        rows = [
-            [
-                "ok" if o.passed else "FAILED",
-                o.name,
-                ", ".join(o.codes) or o.verdict,
-                ", ".join(o.expected) or "accepted",
-            ]
-            for o in outcomes
-        ]
-        count = f"{len(outcomes) - len(failed)} of {len(outcomes)} as they should be, {document['wall_s']} s"
-        return f"{table(('', 'candidate', 'judged', 'expected'), rows)}\n{count}"
-
-    emit(document, as_json, text)
-    if failed:
+    emit(document, as_json, lambda: _self_test_text(document, again))
+    if failed or fallen:
         raise typer.Exit(EXIT_NEGATIVE)
+
+
+def _recertified(lab: Lab, sandbox: str) -> list[dict[str, Any]]:
+    """The lab's stale winners, judged in full."""
+    from flows.certify import recertify, stale_winners
+
+    rows: list[dict[str, Any]] = []
+    with _judge(lab, sandbox) as judge, progress("recertify", len(stale_winners(lab))) as step:
+        for row in recertify(lab, judge):
+            rows.append(row.to_json())
+            step(len(rows), text=row.task)
+    return rows
+
+
+def _self_test_text(document: dict[str, Any], again: bool) -> str:
+    rows = [
+        [
+            "ok" if row["passed"] else "FAILED", row["name"], ", ".join(row["codes"]) or row["verdict"],
+            ", ".join(row["expected"]) or "accepted",
+        ]
+        for row in document["outcomes"]
+    ]  # fmt: skip
+    good = sum(row["passed"] for row in document["outcomes"])
+    lines = [table(("", "candidate", "judged", "expected"), rows)]
+    lines.append(f"{good} of {len(rows)} as they should be, {document['wall_s']} s")
+    if again and document["passed"]:
+        winners = [
+            [row["proposal"], row["task"], row["status"], row["was"], row["verdict"], ", ".join(row["codes"])]
+            for row in document["recertified"]
+        ]
+        lines.append(
+            table(("proposal", "task", "state", "was", "is", "reasons"), winners)
+            if winners
+            else "every winner has a verdict of this judge"
+        )
+    return "\n".join(lines)
 
 
 @app.command()
@@ -287,15 +319,15 @@ def bench(name: NameArgument, as_json: JsonOption = False, sandbox: SandboxOptio
 def optimize(
     name: NameArgument,
     candidates: Annotated[int, typer.Option("--candidates", min=1, max=1000, help="How many are proposed.")] = 8,
+    budget: Annotated[str | None, typer.Option(help="Wall clock, e.g. 15m; else the settings'.")] = None,
+    profile: Annotated[str, typer.Option(help="Settings profile, e.g. smoke.")] = "default",
     as_json: JsonOption = False,
 ) -> None:
-    """Propose and judge schedules of one task now, outside of a night."""
-    lab = open_lab()
+    """Propose and judge schedules of one task now: a night of nothing else. The best waits for review."""
+    from cli.night import carry
+    from flows.errand import optimize as errand
+
+    lab = open_lab(None, profile)
     _task(lab, name)
-    run = getattr(importlib.import_module("flows.kernel_campaign"), "optimize", None)
-    if run is None:
-        raise SurroundingsError(
-            "campaigns outside of a night are not built yet", remedy="nightshift night --only kernels"
-        )
-    document = run(lab, name, candidates)
-    emit(document, as_json, lambda: "\n".join(f"{key}: {value}" for key, value in document.items()))
+    budget_s = seconds(budget, "--budget") if budget else None
+    carry(lab, as_json, budget_s=budget_s, errand=errand(name, candidates), again=f"nightshift kernel optimize {name}")

@@ -26,7 +26,7 @@ def _show_version(wanted: bool) -> None:
 
 def build() -> typer.Typer:
     """The whole application. Importing it must stay fast: heavy libraries are imported where they are used."""
-    from cli import data, db, doctor, eval, init, kernel, model, night, project, report, review, serve  # noqa: A004
+    from cli import data, db, doctor, eval, init, kernel, model, night, posttrain, project, report, review, serve  # noqa: A004
 
     app = typer.Typer(
         name="nightshift",
@@ -46,7 +46,7 @@ def build() -> typer.Typer:
     ) -> None:
         """Taken from the command line by ``run`` before it gets here; declared for the help and for completion."""
 
-    for command in (init.init, doctor.doctor, night.night, serve.serve, report.report):
+    for command in (init.init, doctor.doctor, night.night, posttrain.posttrain, serve.serve, report.report):
         app.command()(command)
     groups = {"kernel": kernel, "data": data, "eval": eval, "model": model, "project": project, "review": review}
     for name, group in {**groups, "db": db}.items():

@@ -14,6 +14,7 @@ from cli.durations import seconds
 from workspace.errors import Interrupted
 
 if TYPE_CHECKING:
+    from flows.errand import Errand
     from workspace.lab import Lab
 
 
@@ -27,21 +28,28 @@ def night(
     """Run one night now, or go on with an unfinished one, and print the report."""
     budget_s = seconds(budget, "--budget") if budget else None
     kinds = [word.strip() for word in only.split(",") if word.strip()] if only else []
-    opened = open_lab(lab, profile)
+    carry(open_lab(lab, profile), as_json, budget_s=budget_s, only=kinds)
+
+
+def carry(
+    lab: Lab, as_json: bool, *, budget_s: float | None = None, only: list[str] | None = None,
+    errand: Errand | None = None, again: str = "nightshift night",
+) -> None:  # fmt: skip
+    """Run a night with its progress shown, then print its document or its report. ``again`` goes on with it."""
     from flows.night import run_night
 
     with _Progress() as shown:
         try:
             summary = run_night(
-                opened, budget_s=budget_s, only=kinds, progress=shown.step, say=shown.line,
-                on_report=lambda number: _write_report(opened, number),
+                lab, budget_s=budget_s, only=only, errand=errand, progress=shown.step, say=shown.line,
+                on_report=lambda number: _write_report(lab, number),
             )  # fmt: skip
         except KeyboardInterrupt:
-            raise Interrupted("the night was interrupted", remedy="nightshift night goes on where it was") from None
+            raise Interrupted("the night was interrupted", remedy=f"{again} goes on where it was") from None
     if as_json:
         emit_json(summary)
     else:
-        _print_report(opened, summary)
+        _print_report(lab, summary)
 
 
 def _write_report(lab: Lab, number: int) -> Path:

@@ -55,9 +55,21 @@ def _data(run: NightRun, survey: dict[str, Any], target: str) -> dict[str, Any]:
             on_progress=lambda _stage, done, total: run.progress("data", done, total),
         )  # fmt: skip
         used.append(result.cost.tokens_in + result.cost.tokens_out)
+    _flag_own_share(run, result, recipe, target)
     dataset_id = _register(run, result, survey, target, text, out)
     shutil.rmtree(out, ignore_errors=True)
     return {"dataset_id": dataset_id, "target": target, **result.to_json()}
+
+
+def _flag_own_share(run: NightRun, result: DatasetResult, recipe: DataRecipe, target: str) -> None:
+    own, share = result.counts["self"], result.self_share_of_target
+    if own == 0:
+        run.flag(f"{target}: the model was right on none of the problems it tried; all answers are the verifier's gold")
+    elif share < recipe.min_self_share:
+        run.flag(
+            f"{target}: {own} of the target rows are the model's own answers ({share:.1%}), "
+            f"fewer than {recipe.min_self_share:.0%}: it is right too seldom"
+        )
 
 
 def _most_tokens(recipe: DataRecipe, target: Eval) -> int:

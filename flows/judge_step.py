@@ -130,7 +130,6 @@ def _integrity(run: NightRun, parent: Checkpoint, successor: Checkpoint, judged:
             "data set": (figures.get("data_sha256"), dataset.parquet_sha256),
             "parent of the data": (dataset.checkpoint_id, parent.id),
             "recipe": (successor.recipe_sha256, dataset.recipe_sha256),
-            "steps": (figures.get("steps_wanted"), figures.get("steps")),
             "successor's files": (successor.sha256, tree_sha256(hash_files(new))),
         }
     )

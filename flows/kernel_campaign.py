@@ -15,7 +15,9 @@ from sqlmodel import col, select
 
 from agents.kernel_author import Move, propose_moves
 from agents.record import Recorder
+from flows.certify import note_health, trusted
 from flows.context import NightRun, coarse_task
+from flows.errand import is_errand
 from flows.projects import night_projects
 from flows.spending import work_on
 from flows.survey_step import subject_of
@@ -46,11 +48,16 @@ class Incumbent:
 def campaigns(run: NightRun) -> None:
     """One campaign per task of the settings; those that a person's project names come first."""
     tasks = load_tasks(run.base / "kernels")
-    wanted = {project.target: project for project in night_projects(run.lab, ("kernel",))}
+    projects = () if is_errand(run.night) else night_projects(run.lab, ("kernel",))
+    wanted = {project.target: project for project in projects}
     names = [name for name in wanted if name in tasks]
     names += [name for name in run.settings.kernels.tasks if name in tasks and name not in names]
     for missing in sorted({*wanted, *run.settings.kernels.tasks} - set(tasks)):
         run.flag(f"kernel task {missing} is in the settings or a project, but not in kernels/ of the base commit")
+    fallen = trusted(run.lab, run.sandboxes, lambda done, total: run.progress("kernels", done, 8 * total), run.id)
+    if fallen:
+        run.flag(f"no kernel was taken tonight: the judge fails its own test ({', '.join(fallen)})")
+        return
     cells = run.settings.kernels.targets
     with Judge(run.lab.secret("kernel-judge"), run.sandboxes, cells) as judge:
         for index, name in enumerate(names):
@@ -62,6 +69,7 @@ def campaigns(run: NightRun) -> None:
             coarse_task(f"kernel {name}", campaign.work)
             if name in wanted:
                 work_on(run, wanted[name].id, time.monotonic() - begun)
+        note_health(run.lab, judge, run.id)
 
 
 class Campaign:

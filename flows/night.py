@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from sqlmodel import col, select
 
 from flows.context import STEPS, NightRun, Progress, export_base, forget, register, running, settings_sha256
+from flows.errand import Errand, refuse_other
 from flows.server import prefect_server
 from flows.spending import work_on
 from flows.summary import summarise
@@ -46,13 +47,15 @@ def run_night(
     *,
     budget_s: float | None = None,
     only: list[str] | None = None,
+    errand: Errand | None = None,
     progress: Progress = lambda _step, _done, _total: None,
     say: Callable[[str], None] = lambda _line: None,
     on_report: Callable[[int], Path | None] = lambda _night: None,
 ) -> dict[str, Any]:
     """Run one night to its end or its budget and return the document of ``night --json``.
 
-    Takes up an unfinished night first.  ``on_report(night id)`` writes the report (the review room is above this one).
+    Takes up an unfinished night first.  An ``errand`` is a night for one purpose.
+    ``on_report(night id)`` writes the report (the review room is above this one).
     Interrupted and SurroundingsError leave the night unfinished: the next call goes on with it.
     """
     wrong = [kind for kind in only or [] if kind not in KINDS]
@@ -62,7 +65,7 @@ def run_night(
         sandboxes = Sandboxes(lab.settings.sandbox, lab.lab_id, lab.state / "scratch")
         sandboxes.check()
         _need_space(lab)
-        night, settings_text, taken_up = _take_up(lab, budget_s, only or [])
+        night, settings_text, taken_up = _take_up(lab, budget_s, only or [], errand)
         run = _open_run(lab, night, settings_text, sandboxes, progress, say)
         cleaned = _clean_up(run)
         if taken_up:
@@ -93,13 +96,14 @@ def _need_space(lab: Lab) -> None:
         )
 
 
-def _take_up(lab: Lab, budget_s: float | None, only: list[str]) -> tuple[Night, str, bool]:
+def _take_up(lab: Lab, budget_s: float | None, only: list[str], errand: Errand | None) -> tuple[Night, str, bool]:
     """The unfinished night, or a new one; with the text of its settings."""
     with lab.ledger.read() as session:
         unfinished = session.exec(
             select(Night).where(col(Night.status).in_(("running", "interrupted"))).order_by(col(Night.id).desc())
         ).first()
     if unfinished is not None:
+        refuse_other(unfinished, errand, lab)
         with lab.ledger.write() as session:
             night = session.get_one(Night, unfinished.id)
             before = night.status
@@ -108,11 +112,14 @@ def _take_up(lab: Lab, budget_s: float | None, only: list[str]) -> tuple[Night, 
             session.add(Event(night_id=night.id, kind="resumed", message=f"start {night.starts}", data={"was": before}))
         return night, lab.artifacts.get_bytes(night.settings_sha256).decode(), True
     text = (lab.root / FILE).read_text(encoding="utf-8")
+    if errand is not None:
+        text, only = errand.settings_text(text), [errand.only]
     lab.artifacts.put_bytes(text.encode(), "settings")
     head = lab.git.head()
     with lab.ledger.write() as session:
         night = Night(
-            profile=lab.profile,
+            profile=errand.profile(lab) if errand else lab.profile,
+            subject_id=errand.parent.id if errand and errand.parent else None,
             only=only,
             seed=str(secrets.randbits(64)),
             base_commit=head,

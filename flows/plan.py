@@ -1,40 +1,39 @@
-"""What fits into the time that is left: training steps and judged items, decided once a night and stated.
+"""What fits into the time that is left: judged items before the data is made, training time once it is.
 
-The estimates are crude (tokens over a rate that earlier nights of this lab measured); a night that has time for all of
-it changes nothing.  Fewer guard items mean a wider margin: the bound of a paired difference shrinks with sqrt(n).
+The survey has just shown how long this machine takes for a reply tonight; generation and judgement are reckoned from
+that, and the trainer counts its steps by the pace of its first ones.  Judged items come before steps: fewer guard
+items mean a wider margin (the bound of a paired difference shrinks with sqrt(n)), fewer steps only a smaller gain.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
-from typing import Any
-
-from sqlmodel import col, select
 
 from flows.context import NightRun
 from model.dataset import DataRecipe
 from model.recipe import Recipe
-from workspace.tables import Experiment
+from workspace.experiments import stored_result
 
-TRAIN_TOKENS_PER_S = 170.0  # LoRA on the 135M model, two cores; replaced by what this lab measured last
-TARGET_ROW_TOKENS, ANCHOR_ROW_TOKENS = 25, 60
-ANCHOR_COST = 1.35  # the parent's forward pass besides the successor's
-TRAIN_START_S = 25.0  # container, imports, loading, merging
-JUDGE_S_PER_ITEM = 0.15
-DATA_S_PER_REPLY = 0.25
-MIN_STEPS, MIN_GUARDS = 2, 8
+REPLY_S = 0.15  # of one short reply in a large batch, where no survey says
+JUDGE_SHARE = 0.7  # of a survey's reply: guards are answered in fewer tokens (0.67 and 0.68 in two nights)
+STEP_REPLIES = 40.0  # a step of the default recipe takes about as long as so many replies
+TRAIN_START_S = 30.0  # container, imports, loading, merging, registering
+END_S = 15.0  # verdict and report
+MIN_GUARDS = 8
 
 
 @dataclass(frozen=True)
 class Plan:
-    """``margin`` is the guards' margin at ``guard_items``; ``shortened`` says that the budget forced it."""
+    """``margin`` is the guards' margin at ``guard_items``; ``shortened`` says that the budget forced it.
 
-    steps: int
+    ``judge_s`` is what judging them will take.
+    """
+
     guard_items: int
     margin: float
     shortened: bool
-    estimate_s: float
+    judge_s: float
     left_s: float
 
 
@@ -44,40 +43,35 @@ def plan(run: NightRun, recipe: Recipe, data: DataRecipe) -> Plan:
     return Plan(**stored)
 
 
+def train_s(run: NightRun, planned: Plan) -> float:
+    """Seconds for the training steps, so that what they make can still be judged tonight."""
+    return max(1.0, run.left_s() - TRAIN_START_S - planned.judge_s - END_S)
+
+
 def _plan(run: NightRun, recipe: Recipe, data: DataRecipe) -> Plan:
-    judge = run.settings.judge
-    train_s = recipe.steps * step_tokens(recipe) / _train_rate(run)
-    judge_s = 2 * (judge.target_items + judge.guard_items) * JUDGE_S_PER_ITEM
-    data_s = (data.problems * data.samples + data.replay_prompts) * DATA_S_PER_REPLY
-    left_s = run.left_s() - data_s - TRAIN_START_S
-    fits = max(min(1.0, left_s / (train_s + judge_s)), 0.0)
-    guards = max(MIN_GUARDS, math.ceil(judge.guard_items * fits))
-    steps = max(MIN_STEPS, math.ceil(recipe.steps * fits))
+    judge, reply_s = run.settings.judge, _reply_s(run)
+    judged_s = JUDGE_SHARE * reply_s
+    data_s = (1.5 * data.problems * data.samples + 2 * data.replay_prompts) * reply_s
+    least_train_s = min(recipe.min_steps, recipe.steps) * STEP_REPLIES * reply_s
+    left_s = run.left_s() - data_s - TRAIN_START_S - least_train_s - END_S
+    wanted_s = 2 * (judge.target_items + judge.guard_items) * judged_s
+    guards = judge.guard_items
+    if wanted_s > left_s:
+        guards = max(MIN_GUARDS, min(guards, int(left_s / (2 * judged_s)) - judge.target_items))
     margin = min(0.5, round(judge.margin * math.sqrt(judge.guard_items / guards), 3))
-    shortened = fits < 1.0
-    if shortened:
+    if guards < judge.guard_items:
         run.flag(
-            f"the budget leaves {max(left_s, 0):.0f} s of about {train_s + judge_s:.0f} s: "
-            f"{steps} of {recipe.steps} steps, {guards} of {judge.guard_items} guard items, "
-            f"so the margin of the guards is {margin:.1%}, not {judge.margin:.1%}"
+            f"the budget leaves {max(left_s, 0):.0f} s for the judgement, which takes about {wanted_s:.0f} s: "
+            f"{guards} of {judge.guard_items} guard items, so the margin of the guards is {margin:.1%}, "
+            f"not {judge.margin:.1%}"
         )
-    return Plan(steps, guards, margin, shortened, train_s + judge_s, left_s)
+    judge_s = 2 * (judge.target_items + guards) * judged_s
+    return Plan(guards, margin, guards < judge.guard_items, round(judge_s, 1), round(left_s, 1))
 
 
-def step_tokens(recipe: Recipe) -> float:
-    """Tokens of one step, anchor rows counted with their second forward pass."""
-    anchors = (recipe.replay_rows + recipe.prose_rows) * ANCHOR_ROW_TOKENS * ANCHOR_COST
-    return recipe.target_rows * TARGET_ROW_TOKENS + anchors
-
-
-def _train_rate(run: NightRun) -> float:
-    """Tokens per second of this lab's last training, or the constant."""
-    with run.lab.ledger.read() as session:
-        rows = session.exec(
-            select(Experiment)
-            .where(Experiment.kind == "posttrain", Experiment.status == "done", Experiment.night_id < run.id)
-            .order_by(col(Experiment.id).desc())
-            .limit(1)
-        ).all()
-    result: dict[str, Any] = rows[0].result if rows else {}
-    return float(result.get("planned_tokens_per_s") or TRAIN_TOKENS_PER_S)
+def _reply_s(run: NightRun) -> float:
+    """Seconds of one reply in tonight's survey, or the constant."""
+    survey = stored_result(run.lab.ledger, run.id, "survey", "survey") or {}
+    rows = survey.get("rows", [])
+    count = sum(row["n"] for row in rows)
+    return float(sum(row["wall_s"] for row in rows) / count) if count else REPLY_S

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import replace
 from typing import Any
 
 from sqlmodel import select
 
 from flows.context import NightRun, coarse_task
 from flows.data_step import chosen_weakness
-from flows.plan import plan, step_tokens
+from flows.plan import plan, train_s
 from flows.recipes import data_recipe, night_recipe
 from flows.survey_step import subject_of
 from model import checkpoints
@@ -36,8 +35,8 @@ def _train(run: NightRun, dataset_id: int) -> dict[str, Any]:
     lab, parent = run.lab, subject_of(run)
     with lab.ledger.read() as session:
         dataset = session.get_one(Dataset, dataset_id)
-    wanted = night_recipe(run)
-    recipe = replace(wanted, steps=plan(run, wanted, data_recipe(run)).steps)
+    recipe = night_recipe(run)
+    planned = plan(run, recipe, data_recipe(run))
     folder = lab.state / "training" / f"night-{run.id}"
     data = folder / "data.parquet"
     if not data.exists():
@@ -53,10 +52,13 @@ def _train(run: NightRun, dataset_id: int) -> dict[str, Any]:
 
     trained = train(
         run.sandboxes, parent_dir=checkpoints.folder_of(lab, parent), data=[data], out_dir=folder / "out",
-        recipe=recipe, seed=run.seed("posttrain") % 2**31, threads=run.threads, on_progress=show,
+        recipe=recipe, seed=run.seed("posttrain") % 2**31, threads=run.threads, train_s=train_s(run, planned),
+        on_progress=show,
     )  # fmt: skip
+    if trained.steps < recipe.steps:
+        run.flag(f"{trained.steps} of the recipe's {recipe.steps} training steps fitted into the time of the night")
     figures = {
-        "steps": trained.steps, "steps_wanted": recipe.steps, "loss_target": trained.loss_target, "kl": trained.kl,
+        "steps": trained.steps, "recipe_steps": recipe.steps, "loss_target": trained.loss_target, "kl": trained.kl,
         "parent_weights_sha256": trained.parent_sha256, "data_sha256": trained.data_sha256[0],
         "trainer_recipe_sha256": trained.recipe_sha256, "seconds": trained.seconds,
         "peak_memory_bytes": trained.peak_memory_bytes,
@@ -72,7 +74,6 @@ def _train(run: NightRun, dataset_id: int) -> dict[str, Any]:
     return {
         "checkpoint_id": successor.id, "checkpoint": successor.name, "steps": trained.steps, "wall_s": trained.wall_s,
         "seconds": trained.seconds, "loss_curve": trained.loss_curve, "tokens_per_s": trained.tokens_per_s,
-        "planned_tokens_per_s": trained.steps * step_tokens(recipe) / trained.seconds if trained.seconds else None,
         "peak_memory_bytes": trained.peak_memory_bytes,
     }  # fmt: skip
 

@@ -26,7 +26,7 @@ def import_model(run: NightRun) -> None:
     """The subject of the night: imported at a lab's first night, the newest promotion afterwards."""
 
     def work() -> dict[str, Any]:
-        subject = coarse_task("import model", lambda: checkpoints.current(run.lab), retries=1)
+        subject = coarse_task("import model", lambda: _subject(run), retries=1)
         return {"checkpoint_id": subject.id, "name": subject.name, "sha256": subject.sha256}
 
     found = run.once("import", "subject", work)
@@ -35,6 +35,11 @@ def import_model(run: NightRun) -> None:
         night.subject_id = found["checkpoint_id"]
         session.add(night)
     run.night.subject_id = found["checkpoint_id"]
+
+
+def _subject(run: NightRun) -> Checkpoint:
+    """The lab's, unless somebody asked for another parent when the night began."""
+    return checkpoints.current(run.lab) if run.night.subject_id is None else subject_of(run)
 
 
 def subject_of(run: NightRun) -> Checkpoint:

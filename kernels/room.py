@@ -15,7 +15,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from workspace.errors import SurroundingsError
 from workspace.sandbox_guest import HEADER, receive
@@ -49,12 +49,17 @@ class Warm(Protocol):
 
 
 class Room:
-    """One warm sandbox at a time. ``disposals`` counts why earlier ones were thrown away."""
+    """One warm sandbox at a time.
+
+    ``asked`` counts questions over all of them, ``uses`` those of the present one, ``disposals`` why earlier ones were
+    thrown away.
+    """
 
     def __init__(self, open_warm: Callable[[], Warm]) -> None:
         self._open_warm = open_warm
         self._warm: Warm | None = None
         self.uses = 0
+        self.asked = 0
         self.opened = 0
         self.disposals: dict[str, int] = {}
 
@@ -75,6 +80,7 @@ class Room:
             self.dispose(type(fault).__name__)
             raise
         self.uses += 1
+        self.asked += 1
         return reply
 
     def strangers(self) -> list[int]:
@@ -91,6 +97,10 @@ class Room:
         if warm is not None:
             self.disposals[why] = self.disposals.get(why, 0) + 1
             warm.close()
+
+    def health(self) -> dict[str, Any]:
+        """For the ledger: sandboxes opened, questions asked, why each was thrown away."""
+        return {"opened": self.opened, "asked": self.asked, "disposals": dict(self.disposals)}
 
     def close(self) -> None:
         """The end."""

@@ -13,7 +13,7 @@ import ast
 import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 Value = int | str
@@ -48,23 +48,32 @@ class Space:
     fields: Mapping[str, tuple[Value, ...]]
     legal: Callable[[Schedule, int], str | None]
     issued: Callable[[Shape, int, Schedule], tuple[int, int]]
+    _cache: dict[int, tuple[tuple[Value, ...], ...]] = field(default_factory=dict, compare=False, repr=False)
 
     def violation(self, schedule: Schedule, size: int) -> str | None:
         """The name of the first rule that ``schedule`` breaks at ``size``, or None when it is legal."""
-        for field in self.fields:
-            if field not in schedule:
-                return f"missing-field:{field}"
-        for field, value in schedule.items():
-            if field not in self.fields:
-                return f"unknown-field:{field}"
+        for name in self.fields:
+            if name not in schedule:
+                return f"missing-field:{name}"
+        for name, value in schedule.items():
+            if name not in self.fields:
+                return f"unknown-field:{name}"
             # bool is an int and True == 1: compare the type too
-            if not any(value == allowed and type(value) is type(allowed) for allowed in self.fields[field]):
-                return f"value-not-in-space:{field}"
+            if not any(value == allowed and type(value) is type(allowed) for allowed in self.fields[name]):
+                return f"value-not-in-space:{name}"
         return self.legal(schedule, size)
 
     def moves(self, size: int) -> list[dict[str, Value]]:
         """Every legal schedule at ``size``, in the order of the fields' values."""
-        return [schedule for schedule in self._all() if self.legal(schedule, size) is None]
+        return [dict(zip(self.fields, values, strict=True)) for values in self._legal(size)]
+
+    def _legal(self, size: int) -> tuple[tuple[Value, ...], ...]:
+        """Values of the legal schedules, worked out once a size: searches ask for them at every step."""
+        if size not in self._cache:
+            self._cache[size] = tuple(
+                tuple(schedule.values()) for schedule in self._all() if self.legal(schedule, size) is None
+            )
+        return self._cache[size]
 
     def _all(self) -> Iterator[dict[str, Value]]:
         for values in itertools.product(*self.fields.values()):
@@ -73,27 +82,51 @@ class Space:
     def neighbours(self, schedule: Schedule, size: int) -> list[dict[str, Value]]:
         """Legal schedules that differ in one field, or in the loop form and whatever must change with it."""
         moves = self.moves(size)
-        near = [move for move in moves if sum(move[field] != schedule[field] for field in self.fields) == 1]
+        near = [move for move in moves if sum(move[name] != schedule[name] for name in self.fields) == 1]
         if "loop" in self.fields:
             near += [move for move in moves if move["loop"] != schedule["loop"] and move not in near]
         return near
 
-    def schema(self, target: str, size: int) -> dict[str, Any]:
-        """JSON schema of a move for one cell: an enum per field, only values that occur in some legal schedule.
-
-        A grammar made from it always yields known values; combinations that break a rule are still possible and are
-        found by :meth:`violation`.
-        """
-        moves = self.moves(size)
-        properties: dict[str, Any] = {"target": {"enum": [target]}, "size": {"enum": [size]}}
-        for field, values in self.fields.items():
-            properties[field] = {"enum": [value for value in values if any(move[field] == value for move in moves)]}
+    def choices(self, size: int) -> dict[str, list[Value]]:
+        """Per field, the values that occur in some legal schedule at ``size``."""
+        moves = self._legal(size)
         return {
-            "type": "object",
-            "properties": properties,
-            "required": list(properties),
-            "additionalProperties": False,
+            name: [value for value in values if any(move[place] == value for move in moves)]
+            for place, (name, values) in enumerate(self.fields.items())
         }
+
+    def schema(self, target: str, size: int) -> dict[str, Any]:
+        """JSON schema of a move for one cell that exactly the legal schedules fulfil.
+
+        A union of products: fields that depend on each other (a loop form and its tiles) are alternatives, so that a
+        grammar made from it never yields a combination that breaks a rule.
+        """
+        names = list(self.fields)
+        cell: dict[str, Any] = {"target": {"enum": [target]}, "size": {"enum": [size]}}
+        return {
+            "anyOf": [
+                {
+                    "type": "object",
+                    "properties": cell | {name: {"enum": list(part)} for name, part in zip(names, parts, strict=True)},
+                    "required": [*cell, *names],
+                    "additionalProperties": False,
+                }
+                for parts in _products(list(self._legal(size)))
+            ]
+        }
+
+
+def _products(moves: list[tuple[Value, ...]]) -> list[tuple[tuple[Value, ...], ...]]:
+    """Disjoint products of sets of values, one set per place, whose union is ``moves``."""
+    if moves and not moves[0]:
+        return [()]
+    rests: dict[Value, list[tuple[Value, ...]]] = {}
+    for first, *rest in moves:
+        rests.setdefault(first, []).append(tuple(rest))
+    firsts: dict[tuple[tuple[Value, ...], ...], list[Value]] = {}
+    for first, each in rests.items():
+        firsts.setdefault(tuple(each), []).append(first)
+    return [(tuple(group), *tail) for each, group in firsts.items() for tail in _products(list(each))]
 
 
 @dataclass(frozen=True)

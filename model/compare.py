@@ -218,7 +218,7 @@ def _target_claims(targets: Sequence[PairedEval], gate: GateSettings) -> list[Cl
     for pair, (gained, lost), p, p_holm in zip(targets, counts, p_values, stats.holm(p_values), strict=True):
         before, after = _outcomes(pair)
         n = len(before)
-        difference = stats.paired_binary_difference(before, after, [row.template for row in pair.parent])
+        difference = stats.paired_binary_difference(before, after, stats.sampled([row.template for row in pair.parent]))
         outcome: Outcome = "inconclusive"
         if p_holm < gate.alpha:
             outcome = "better" if gained > lost else "worse"

@@ -1,10 +1,11 @@
 """A data set for one weakness: verified answers to the target, and a broad replay so that nothing else is forgotten.
 
-    self     the model's own sampled answers to target problems, kept only when the family's verifier says they are
-    right gold     the verified gold answer, for problems that the model did not solve replay   the model's own replies
-    to other kinds of prompt, sampled at temperature 1 (greedy replies sharpen it), and its
-             own verified right answers on other families
-    prose    passages of text without a prompt, where the recipe asks for them
+- ``self``: the model's own sampled answers to target problems, kept only when the family's verifier says they are
+  right.
+- ``gold``: the verified gold answer, for problems that the model did not solve.
+- ``replay``: the model's own replies to other kinds of prompt, sampled at temperature 1 (greedy replies sharpen it),
+  and its own verified right answers on other families.
+- ``prose``: passages of text without a prompt, where the recipe asks for them.
 
 Problems come from secret 64-bit seeds.  Rows are deduplicated by normal form and compared with every eval item (by
 normal form, text and n-grams); what touches one is left out and counted, and the finished file is checked once more: a
@@ -48,14 +49,17 @@ MAX_DRAW_ROUNDS = 8
 class DataRecipe:
     """The ``[data]`` table of a recipe.
 
-    ``problems`` target rows, each tried ``samples`` times at ``temperature``; more problems, up to ``oversample`` times
-    as many, are tried while it is right at all and fewer than ``min_self_share`` of the rows are its own.
+    ``problems`` target rows, each tried ``samples`` times at ``temperature`` (0, greedy, is what a small model is most
+    often right at); more problems, up to ``oversample`` times as many, are tried while it is right at all and fewer
+    than ``min_self_share`` of the rows are its own.  Where it still is right too seldom, gold rows are left out until
+    the share is met, but never below ``min_problems`` rows.
     ``neighbour_problems`` are spread over the other families.
     """
 
-    problems: int = 200
-    samples: int = 2
-    temperature: float = 0.7
+    problems: int = 240
+    min_problems: int = 100
+    samples: int = 1
+    temperature: float = 0.0
     min_self_share: float = 0.1
     oversample: float = 3.0
     replay_prompts: int = 160
@@ -90,6 +94,7 @@ class DataRecipe:
 
 _LIMITS: tuple[tuple[str, float, float], ...] = (
     ("problems", 1, 1_000_000),
+    ("min_problems", 1, 1_000_000),
     ("samples", 0, 64),
     ("temperature", 0.0, 5.0),
     ("min_self_share", 0.0, 1.0),
@@ -349,10 +354,14 @@ def _target_rows(builder: _Builder, target: Eval, recipe: DataRecipe, seed: int)
     for row in solved.values():
         if len(rows) < recipe.problems and builder.add(row):
             rows.append(row)
+    if rows and len(rows) < wanted:
+        wanted_rows = min(recipe.problems, max(recipe.min_problems, int(len(rows) / recipe.min_self_share)))
+    else:
+        wanted_rows = recipe.problems
     unsolved = [item for item in drawn if item.key not in solved]
     verified = score_many(target, unsolved, [item.gold for item in unsolved])
     for item, score in zip(unsolved, verified, strict=True):
-        if len(rows) >= recipe.problems:
+        if len(rows) >= wanted_rows:
             break
         if not score.strict:
             builder.refused["gold not verified"] += 1

@@ -278,7 +278,7 @@ def summarise(
     name: str, rows: list[ItemResult], tokens_in: int = 0, tokens_out: int = 0, wall_s: float = 0.0
 ) -> EvalResult:
     """Accuracy and mean lenient score with standard errors clustered by template."""
-    templates = [row.template for row in rows]
+    templates = stats.sampled([row.template for row in rows])
     strict = [row.strict for row in rows]
     accuracy = sum(strict) / len(rows) if rows else float("nan")
     lenient = stats.mean_with_stderr([row.lenient for row in rows], templates)

@@ -72,6 +72,7 @@ def posttrain(
     recipe: Recipe,
     seed: int,
     threads: int = 2,
+    train_s: float | None = None,
     timeout_s: float = 1800,
     memory_mb: int = 7000,
     on_progress: Callable[[Progress], None] | None = None,
@@ -79,8 +80,9 @@ def posttrain(
 ) -> Trained:
     """Train one successor in a sandbox, or continue the run that ``out_dir`` already holds.
 
-    Call it again with the same arguments after a kill: it resumes from the last checkpoint, and a finished run is only
-    verified. Raises PostTrainingFailed, SurroundingsError (memory, time), Interrupted (``stop`` was set).
+    With ``train_s`` the trainer takes as many of the recipe's steps as fit. Call it again with the same arguments
+    (``train_s`` aside) after a kill: it resumes from the last checkpoint, and a finished run is only verified.
+    Raises PostTrainingFailed, SurroundingsError (memory, time), Interrupted (``stop`` was set).
     """
     out_dir.mkdir(parents=True, exist_ok=True)
     parent_sha256 = sha256_file(parent_dir / WEIGHTS)
@@ -96,6 +98,7 @@ def posttrain(
             "seed": seed,
             "threads": threads,
             "parent_sha256": parent_sha256,
+            "train_s": train_s,
         }
         limits = SandboxLimits(memory_mb=memory_mb, cpus=threads, timeout_s=timeout_s, file_mb=2048)
         job = _job(spec, parent_dir, data, out_dir, limits)
@@ -114,6 +117,7 @@ def posttrain(
     return verify(
         out_dir,
         recipe=recipe,
+        limited=train_s is not None,
         parent_dir=parent_dir,
         parent_sha256=parent_sha256,
         data_sha256=data_sha256,
@@ -159,6 +163,7 @@ def verify(
     out_dir: Path,
     *,
     recipe: Recipe,
+    limited: bool = False,
     parent_dir: Path,
     parent_sha256: str,
     data_sha256: list[str],
@@ -166,8 +171,9 @@ def verify(
     wall_s: float = 0.0,
     peak_memory_bytes: int | None = None,
 ) -> Trained:
-    """Check what the trainer wrote against what it was given: lineage, layout, finite weights.
+    """Check what the trainer wrote against what it was given: lineage, steps, layout, finite weights.
 
+    ``limited``: its time was, so that fewer steps than the recipe's are right.
     Raises PostTrainingFailed naming what does not agree.
     """
     try:
@@ -181,8 +187,9 @@ def verify(
         "data_sha256": data_sha256,
         "recipe_sha256": recipe.sha256(),
         "successor_sha256": weights_sha256,
-        "steps": recipe.steps,
     }
+    if not limited or not min(recipe.min_steps, recipe.steps) <= record.get("steps", -1) <= recipe.steps:
+        wanted["steps"] = recipe.steps
     for name, value in wanted.items():
         if record.get(name) != value:
             raise PostTrainingFailed(

@@ -24,6 +24,7 @@ class Recipe:
 
     method: str = "lora"
     steps: int = 60
+    min_steps: int = 24  # where time is short: with fewer there is nothing to judge
     learning_rate: float = 8e-4
     warmup_steps: int = 6
     weight_decay: float = 0.0
@@ -41,7 +42,7 @@ class Recipe:
 
     def __post_init__(self) -> None:
         positive = ("steps", "learning_rate", "max_grad_norm", "target_rows", "lora_rank", "lora_alpha")
-        for name in (*positive, "checkpoint_steps", "max_tokens"):
+        for name in (*positive, "min_steps", "checkpoint_steps", "max_tokens"):
             if not getattr(self, name) > 0:
                 raise UserError("out of range", field=name, value=getattr(self, name), allowed="> 0")
         for name in ("warmup_steps", "weight_decay", "replay_rows", "prose_rows", "kl_weight", "first_layer"):

@@ -3,9 +3,9 @@
 Every family is evaluated with standard errors, then ranked by room to learn times a signal that it can be learnt.
 Nothing is tied to one family: what is excluded or unusable gives way to the next, with its reason written down.
 
-    room    1 - strict accuracy signal  min(1, (excess + lenient / 10) / 0.1), where excess is (strict - chance) / (1 -
-    chance): a model that is never
-            right has nothing of its own to learn from, one that is right one time in ten has plenty
+- room: 1 - strict accuracy.
+- signal: min(1, (excess + lenient / 10) / 0.1), where excess is (strict - chance) / (1 - chance).
+  A model that is never right has nothing of its own to learn from, one that is right one time in ten has plenty.
 
 Not covered: what a night costs per family (replies of all shipped families are short).
 """

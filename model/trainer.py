@@ -13,6 +13,9 @@ Anchor rows are the parent's own replies to many kinds of prompt, and prose.  Th
 is exactly zero at the start, so that nothing moves which the target does not move; cross-entropy on samples would teach
 their noise as well.  The parent is the same network with the adapter switched off.
 
+With ``train_s`` the number of steps is fixed by the pace of the first three, which are part of the warm-up, so that
+the schedule still ends where the run ends.
+
 Not covered: several devices, gradient accumulation, fp16/bf16.
 """
 
@@ -23,8 +26,10 @@ import json
 import math
 import os
 import random
+import statistics
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,6 +45,7 @@ from model.language_model import render
 from model.recipe import Recipe
 from workspace.errors import UserError
 
+PACE_STEPS = 3  # the first ones, by whose pace the others are counted when the time is limited
 TARGET_MODULES = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 SOURCES = ("self", "gold", "replay", "prose")
 
@@ -55,6 +61,7 @@ class Spec:
     seed: int
     threads: int
     parent_sha256: str  # of the parent's weights, as the ledger knows them; verified here
+    train_s: float | None = None  # seconds for all steps: what does not fit at the pace of the first ones is left out
 
     @staticmethod
     def read(path: Path) -> Spec:
@@ -62,6 +69,7 @@ class Spec:
         return Spec(
             Path(raw["model_dir"]), tuple(Path(name) for name in raw["data"]), Path(raw["out_dir"]),
             Recipe.from_dict(raw["recipe"]), int(raw["seed"]), int(raw["threads"]), str(raw["parent_sha256"]),
+            raw.get("train_s"),
         )  # fmt: skip
 
 
@@ -142,11 +150,20 @@ def anchor_kl(body: Any, head: Any, adapter: Any, rows: list[Row]) -> torch.Tens
     return functional.kl_div(successor, parent, reduction="batchmean", log_target=True)
 
 
-def learning_rate(recipe: Recipe, step: int) -> float:
-    """Linear warm-up, then a cosine to a tenth."""
+def steps_in(recipe: Recipe, left_s: float, steps_s: Sequence[float]) -> int:
+    """How many of the recipe's steps there will be: those that took ``steps_s``, and what fits into ``left_s`` more.
+
+    Never fewer than its ``min_steps``. The pace is the median, because the first step is slow.
+    """
+    fit = len(steps_s) + int(left_s / statistics.median(steps_s))
+    return max(min(recipe.steps, recipe.min_steps), min(recipe.steps, fit))
+
+
+def learning_rate(recipe: Recipe, step: int, steps: int) -> float:
+    """Linear warm-up, then a cosine to a tenth at the last of ``steps``."""
     if step < recipe.warmup_steps:
         return recipe.learning_rate * (step + 1) / recipe.warmup_steps
-    done = (step - recipe.warmup_steps) / max(1, recipe.steps - recipe.warmup_steps)
+    done = (step - recipe.warmup_steps) / max(1, steps - recipe.warmup_steps)
     return recipe.learning_rate * (0.1 + 0.9 * 0.5 * (1 + math.cos(math.pi * done)))
 
 
@@ -198,6 +215,8 @@ class Run:
             weight_decay=recipe.weight_decay,
         )  # fmt: skip
         self.step, self.seconds = 0, 0.0
+        self.steps, self.paced = recipe.steps, spec.train_s is None
+        self.steps_s: list[float] = []
         self.curve: list[list[float]] = []
         self.identity = hashlib.sha256(
             json.dumps([recipe.sha256(), spec.seed, spec.parent_sha256, [_sha256(path) for path in spec.data]]).encode()
@@ -217,6 +236,7 @@ class Run:
         self.optimizer.load_state_dict(state["optimizer"])
         torch.set_rng_state(state["rng"])
         self.step, self.seconds, self.curve = state["step"], state["seconds"], state["curve"]
+        self.steps, self.paced = state["steps"], state["paced"]
         print(json.dumps({"resumed_from": self.step}), flush=True)
 
     def save(self) -> None:
@@ -226,6 +246,8 @@ class Run:
             "optimizer": self.optimizer.state_dict(),
             "rng": torch.get_rng_state(),
             "step": self.step,
+            "steps": self.steps,
+            "paced": self.paced,
             "seconds": self.seconds,
             "curve": self.curve,
         }
@@ -235,7 +257,7 @@ class Run:
         """One optimizer step. Returns the target loss, the anchor KL (nats per position) and the tokens it read."""
         recipe, seed = self.spec.recipe, self.spec.seed
         for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate(recipe, self.step)
+            group["lr"] = learning_rate(recipe, self.step, self.steps)
         target = pick(self.rows["target"], recipe.target_rows, self.step, seed)
         hidden, labels = labelled_hidden(self.body, target)
         loss_target = functional.cross_entropy(self.head(hidden), labels)
@@ -256,23 +278,29 @@ class Run:
 
     def train(self) -> None:
         recipe = self.spec.recipe
-        while self.step < recipe.steps:
+        while self.step < self.steps:
             started = time.monotonic()
             loss_target, kl, tokens = self.train_step()
             took_s = time.monotonic() - started
             self.step += 1
             self.seconds += took_s
+            self.steps_s.append(took_s)
             loss = loss_target + recipe.kl_weight * kl
             if not math.isfinite(loss):
                 raise ValueError(f"the loss of step {self.step} is {loss}: lower learning_rate in the recipe")
+            settled = not self.paced and self.step >= PACE_STEPS
+            if settled and self.spec.train_s is not None:
+                # once, and kept: a run that is killed later goes on with the same schedule
+                self.steps = steps_in(recipe, self.spec.train_s - self.seconds, self.steps_s)
+                self.paced = True
             self.curve.append([self.step, round(loss_target, 6), round(kl, 6)])
             line = {
-                "step": self.step, "steps": recipe.steps, "loss": round(loss, 6), "loss_target": round(loss_target, 6),
+                "step": self.step, "steps": self.steps, "loss": round(loss, 6), "loss_target": round(loss_target, 6),
                 "kl": round(kl, 6), "tokens_per_s": round(tokens / took_s, 1),
-                "eta_s": round(self.seconds / self.step * (recipe.steps - self.step), 1),
+                "eta_s": round(self.seconds / self.step * (self.steps - self.step), 1),
             }  # fmt: skip
             print(json.dumps(line), flush=True)
-            if self.step % recipe.checkpoint_steps == 0 or self.step == recipe.steps:
+            if settled or self.step % recipe.checkpoint_steps == 0 or self.step == self.steps:
                 self.save()
 
     def write(self) -> None:

@@ -119,6 +119,7 @@ def _needed(reason: str) -> str:
 
 def _head_to_approve(lab: Lab, item: Item) -> str:
     """The commit or checkpoint that an approval binds to; UserError where the evidence is not about it."""
+    _refuse_fallen(item)
     if not item.branch:
         return item.head
     if not item.tip:
@@ -212,6 +213,7 @@ def _is_unmeasured(item: Item) -> bool:
 def _check_patch(lab: Lab, item: Item, accept_unmeasured: bool) -> str:
     """The commit to merge; UserError for whatever forbids it."""
     head = _approved_head(item)
+    _refuse_fallen(item)
     if _is_unmeasured(item) and not accept_unmeasured:
         raise UserError(
             f"its evidence level is {item.level or 'none'}: the gain is a prediction that nobody has measured",
@@ -223,6 +225,15 @@ def _check_patch(lab: Lab, item: Item, accept_unmeasured: bool) -> str:
     if not lab.git.is_clean():
         raise UserError("the lab has uncommitted changes", field="lab", remedy="commit or stash them first")
     return head
+
+
+def _refuse_fallen(item: Item) -> None:
+    """A patch whose candidate a later judge rejects is neither approved nor merged."""
+    if item.kind == "kernel" and item.verdict == "rejected":
+        raise UserError(
+            "the judge that is installed now rejects this candidate", field="ID", value=item.id,
+            allowed="accepted", remedy=f"nightshift review reject {item.id} --reason …",
+        )  # fmt: skip
 
 
 def _merge_message(item: Item, head: str, reviewer: str, unmeasured: bool) -> str:

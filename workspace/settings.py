@@ -1,6 +1,7 @@
 """``nightshift.toml``: every setting of a lab, typed; unknown keys and wrong values are refused by name.
 
-``[profiles.NAME]`` holds the same tables again with other values; ``--profile NAME`` lays them over the rest.
+``[profiles.NAME]`` holds the same tables again with other values; ``--profile NAME`` lays them over the rest, and
+``NAME+OTHER`` one after the other.
 """
 
 from __future__ import annotations
@@ -128,14 +129,17 @@ def load_settings(path: Path, profile: str = "default", text: str | None = None)
         values = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise UserError(f"not valid TOML: {error}", field=str(path), remedy="mend that line") from None
-    base = _validated(values, path)
-    if profile == "default":
-        return base
-    if profile not in base.profiles:
-        raise UserError(
-            "no such profile", field="--profile", value=profile, allowed=", ".join(["default", *base.profiles])
-        )
-    return _validated(_overlay(values, base.profiles[profile]), path, f"profiles.{profile}")
+    settings = base = _validated(values, path)
+    for name in profile.split("+"):
+        if name == "default":
+            continue
+        if name not in base.profiles:
+            raise UserError(
+                "no such profile", field="--profile", value=name, allowed=", ".join(["default", *base.profiles])
+            )
+        values = _overlay(values, base.profiles[name])
+        settings = _validated(values, path, f"profiles.{name}")
+    return settings
 
 
 def _overlay(values: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:

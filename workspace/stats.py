@@ -5,7 +5,9 @@ items the other way round, ``n`` counts all of them.  Differences are always suc
 
 Clusters are question templates.  A paired difference has two standard errors, one that treats items as independent and
 one that treats templates as the sampled unit; the larger is used.  Below MIN_CLUSTERS templates the second is too
-unstable for its own t quantile, and the normal one is taken (it still widens the interval when templates disagree).
+unstable for its own t quantile, and the normal one is taken (it still widens the interval when templates disagree, on
+which guards err).  Where an eval has so few templates that they are all there is (a sum, a difference), its own figures
+take items as the unit (``sampled``): two templates cannot tell a spread.
 
 Not covered: sequential looks at growing data (each claim is tested once), and more than two systems at a time.
 """
@@ -66,6 +68,11 @@ def clopper_pearson(successes: int, n: int, confidence: float = 0.95) -> tuple[f
     """The exact (conservative) interval of a proportion, two-sided."""
     low, high = proportion_confint(successes, n, alpha=1 - confidence, method="beta")
     return float(low) if successes else 0.0, float(high) if successes < n else 1.0
+
+
+def sampled(clusters: Sequence[Hashable]) -> Sequence[Hashable] | None:
+    """The clusters, if there are enough to be a sample of clusters; None where items are the unit."""
+    return clusters if len(set(clusters)) >= MIN_CLUSTERS else None
 
 
 def mean_with_stderr(

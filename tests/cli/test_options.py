@@ -13,6 +13,7 @@ def test_every_command_of_the_contract_is_there() -> None:
     commands = set(render().splitlines())
     for name in (
         "init", "doctor", "night", "serve", "report", "kernel list", "kernel show", "kernel check", "kernel language",
+        "kernel bench", "kernel optimize", "kernel self-test", "posttrain",
         "data list", "data show", "eval list", "eval run", "eval compare", "model list", "model show", "model lineage",
         "model promote", "model rollback", "model export", "model ask", "project propose", "project list",
         "project show", "project join", "review list", "review show", "review diff", "review approve", "review reject",

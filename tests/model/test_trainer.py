@@ -17,7 +17,7 @@ import torch
 
 from model.embedded import sha256_file
 from model.recipe import Recipe
-from model.trainer import Row, Run, Spec, encode_row, learning_rate, load_rows, main, pick
+from model.trainer import Row, Run, Spec, encode_row, learning_rate, load_rows, main, pick, steps_in
 
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")  # peft's call
 
@@ -49,12 +49,13 @@ def _recipe(**values: Any) -> Recipe:
     return Recipe.from_dict({**base, **values})
 
 
-def _spec(tiny_model: Path, data: Path, out: Path, recipe: Recipe) -> Path:
+def _spec(tiny_model: Path, data: Path, out: Path, recipe: Recipe, train_s: float | None = None) -> Path:
     out.mkdir()
     path = out.parent / f"{out.name}.json"
     spec = {
         "model_dir": str(tiny_model), "data": [str(data)], "out_dir": str(out), "recipe": recipe.to_dict(),
         "seed": 3, "threads": 1, "parent_sha256": sha256_file(tiny_model / "model.safetensors"),
+        "train_s": train_s,
     }  # fmt: skip
     path.write_text(json.dumps(spec))
     return path
@@ -93,9 +94,21 @@ def test_rows_are_picked_by_seed_and_step_alone_and_every_row_once_a_pass() -> N
 
 def test_learning_rate_warms_up_and_falls_to_a_tenth() -> None:
     recipe = _recipe(steps=100, warmup_steps=10, learning_rate=1.0)
-    assert learning_rate(recipe, 0) == pytest.approx(0.1)
-    assert learning_rate(recipe, 10) == pytest.approx(1.0)
-    assert learning_rate(recipe, 100) == pytest.approx(0.1)
+    assert learning_rate(recipe, 0, 100) == pytest.approx(0.1)
+    assert learning_rate(recipe, 10, 100) == pytest.approx(1.0)
+    assert learning_rate(recipe, 100, 100) == pytest.approx(0.1)
+    assert learning_rate(recipe, 55, 100) == pytest.approx(0.1 + 0.9 / 2)
+    assert learning_rate(recipe, 40, 40) == pytest.approx(0.1)  # a shorter run ends as low
+
+
+@pytest.mark.parametrize(
+    ("left_s", "step_s", "steps"),
+    [(1000.0, 5.0, 60), (285.0, 5.0, 60), (284.0, 5.0, 59), (200.0, 5.0, 43), (-9.0, 5.0, 24), (200.0, 0.001, 60)],
+)
+def test_as_many_steps_as_fit(left_s: float, step_s: float, steps: int) -> None:
+    taken = [step_s * 4, step_s, step_s]  # the first is slow and says nothing about the others
+    assert steps_in(_recipe(steps=60, min_steps=24), left_s, taken) == steps
+    assert steps_in(_recipe(steps=3, min_steps=24), left_s, taken) == 3
 
 
 def test_the_anchor_is_zero_at_the_start_and_its_gradient_too(tiny_model: Path, data: Path, tmp_path: Path) -> None:
@@ -127,6 +140,30 @@ def test_the_target_loss_is_that_of_transformers(tiny_model: Path, data: Path, t
     with torch.no_grad():
         assert ours == pytest.approx(float(model(input_ids=ids, labels=labels).loss), rel=1e-5)
     assert str(AutoTokenizer.from_pretrained(tiny_model).decode(list(row.ids[row.context : -1]))).isdigit()
+
+
+def test_a_run_with_little_time_keeps_its_schedule_when_it_is_killed(
+    tiny_model: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Steps are counted by the pace of the first three; another pace after a kill must not change what was counted."""
+    recipe = _recipe(steps=30, min_steps=7, checkpoint_steps=100)
+    short = _spec(tiny_model, data, tmp_path / "short", recipe, train_s=1e-6)
+
+    def save_and_die(run: Run) -> None:
+        save(run)
+        raise KeyboardInterrupt
+
+    save = Run.save
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "save", save_and_die)
+        with pytest.raises(KeyboardInterrupt):
+            Run(Spec.read(short)).train()
+    short.write_text(json.dumps({**json.loads(short.read_text()), "train_s": 1e6}))
+    run = Run(Spec.read(short))
+    run.resume()
+    assert (run.step, run.steps) == (3, 7)
+    run.train()
+    assert (run.step, len(run.curve)) == (7, 7)
 
 
 def test_a_killed_run_resumes_bit_exactly(tiny_model: Path, data: Path, tmp_path: Path) -> None:

@@ -57,6 +57,15 @@ def test_clustered_stderr_equals_statsmodels_ols() -> None:
     assert (found.low, found.high) == pytest.approx((values.mean() - reach, values.mean() + reach))
 
 
+def test_two_templates_are_no_sample_of_templates() -> None:
+    """Sums all gained, differences none: by the two of them nothing could be said, by 200 items a lot."""
+    assert stats.sampled(["+", "-"] * 100) is None
+    assert stats.sampled(list(range(stats.MIN_CLUSTERS)) * 3) is not None
+    before, after, kind = [False] * 200, [True, False] * 100, ["+", "-"] * 100
+    assert stats.paired_binary_difference(before, after, kind).low < 0
+    assert stats.paired_binary_difference(before, after, stats.sampled(kind)).low > 0.4
+
+
 def test_without_clusters_the_interval_is_students() -> None:
     values = [0.1, 0.4, 0.35, 0.8, 0.2]
     low, high = scipy_stats.ttest_1samp(values, 0).confidence_interval(0.95)

@@ -1,0 +1,150 @@
+"""The judge on the record: its own test before a night believes it, and winners judged again when it has changed.
+
+A judge is known by the hash that is part of every verdict.  Its test is written down once per hash; a night whose judge
+has no such line runs it first, and takes no kernel while a cheat gets through.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from sqlmodel import col, select
+
+from kernels.judge import Judge, judge_sha256
+from kernels.library import load_tasks
+from kernels.self_test import Outcome, read_cheats, run_self_test, starter_tasks
+from workspace.lab import Lab
+from workspace.tables import Candidate, Event, Proposal, Verdict
+
+if TYPE_CHECKING:
+    from workspace.sandbox import Sandboxes
+
+KIND = "self-test"
+WINNING = ("awaiting_review", "approved", "merged")
+
+
+def self_test_size() -> int:
+    """How many outcomes ``run_self_test`` gives."""
+    return len(read_cheats()) + len(starter_tasks())
+
+
+def recorded(lab: Lab) -> bool | None:
+    """What the last self-test of the installed judge said in this lab; None when there was none."""
+    with lab.ledger.read() as session:
+        rows = session.exec(select(Event).where(Event.kind == KIND).order_by(col(Event.id).desc())).all()
+    return next((bool(row.data["passed"]) for row in rows if row.data.get("judge") == judge_sha256()), None)
+
+
+def record(lab: Lab, outcomes: Sequence[Outcome], night_id: int | None = None) -> bool:
+    """Write a finished self-test down; true when nothing got through."""
+    failed = [outcome.name for outcome in outcomes if not outcome.passed]
+    passed = not failed and len(outcomes) == self_test_size()
+    said = f"{len(outcomes) - len(failed)} of {len(outcomes)} as they should be"
+    lab.ledger.log(KIND, said, night_id=night_id, judge=judge_sha256(), passed=passed, failed=failed)
+    return passed
+
+
+def note_health(lab: Lab, judge: Judge, night_id: int | None = None) -> None:
+    """How the judge's warm sandboxes fared, as an event; the one that is open now is counted as it is."""
+    health = judge.room.health()
+    lab.ledger.log(
+        "sandbox", f"{health['asked']} candidates in {health['opened']} warm sandboxes", night_id=night_id, **health
+    )
+
+
+def trusted(
+    lab: Lab, sandboxes: Sandboxes, on_progress: Callable[[int, int], None], night_id: int | None = None
+) -> list[str]:
+    """Names of what got through the installed judge, empty when it may be believed. Tests it where nobody has yet."""
+    if recorded(lab):
+        return []
+    outcomes: list[Outcome] = []
+    with Judge(lab.secret("kernel-judge"), sandboxes, compile_candidates=False) as judge:
+        for outcome in run_self_test(judge):
+            outcomes.append(outcome)
+            on_progress(len(outcomes), self_test_size())
+        note_health(lab, judge, night_id)
+    record(lab, outcomes, night_id)
+    return [outcome.name for outcome in outcomes if not outcome.passed]
+
+
+@dataclass(frozen=True)
+class Recertified:
+    """A winner under the judge that is installed now. ``was`` is the decision of the verdict it supersedes."""
+
+    proposal_id: int
+    task: str
+    status: str
+    was: str
+    decision: str
+    codes: list[str]
+
+    def to_json(self) -> dict[str, Any]:
+        """A row of ``kernel self-test --recertify --json``."""
+        return {
+            "proposal": self.proposal_id, "task": self.task, "status": self.status, "was": self.was,
+            "verdict": self.decision, "codes": self.codes,
+        }  # fmt: skip
+
+
+def stale_winners(lab: Lab) -> list[tuple[Proposal, Candidate, Verdict | None]]:
+    """Kernel patches that wait, are approved or merged, and whose last verdict is another judge's."""
+    found: list[tuple[Proposal, Candidate, Verdict | None]] = []
+    with lab.ledger.read() as session:
+        rows = session.exec(
+            select(Proposal, Candidate)
+            .where(Proposal.candidate_id == Candidate.id, Proposal.kind == "kernel")
+            .where(col(Proposal.status).in_(WINNING))
+            .order_by(col(Proposal.id))
+        ).all()
+        for proposal, candidate in rows:
+            last = session.exec(
+                select(Verdict).where(Verdict.candidate_id == candidate.id).order_by(col(Verdict.id).desc())
+            ).first()
+            if last is None or last.judge_sha256 != judge_sha256():
+                found.append((proposal, candidate, last))
+    return found
+
+
+def recertify(lab: Lab, judge: Judge) -> Iterator[Recertified]:
+    """Judge every stale winner again; each verdict is a new row that names the one it supersedes.
+
+    A winner that falls is flagged on its proposal; what is merged stays merged until a person takes it back.
+    """
+    tasks = load_tasks(lab.root / "kernels")
+    for proposal, candidate, last in stale_winners(lab):
+        task = tasks.get(candidate.task)
+        if task is None:
+            yield Recertified(
+                proposal.id or 0, candidate.task, proposal.status, last.decision if last else "", "error",
+                ["the task is not in the lab any more"],
+            )  # fmt: skip
+            continue
+        result = judge.check(task, lab.artifacts.get_bytes(candidate.sha256).decode())
+        codes = sorted({reason.code for reason in result.reasons})
+        if result.verdict != "error":  # a judge that could not decide has said nothing
+            _store(
+                lab, proposal, candidate, last, result.verdict, result.level, {"reasons": codes, "recertified": True}
+            )
+        was = last.decision if last else ""
+        yield Recertified(proposal.id or 0, candidate.task, proposal.status, was, result.verdict, codes)
+
+
+def _store(
+    lab: Lab, proposal: Proposal, candidate: Candidate, last: Verdict | None, decision: str, level: str | None,
+    figures: dict[str, Any],
+) -> None:  # fmt: skip
+    with lab.ledger.write() as session:
+        session.add(
+            Verdict(
+                candidate_id=candidate.id, decision=decision, level=level, judge_sha256=judge_sha256(),
+                figures=figures, supersedes_id=last.id if last else None,
+            )
+        )  # fmt: skip
+        row = session.get_one(Proposal, proposal.id)
+        flag = f"recertification: {', '.join(figures['reasons'])}"
+        if decision != "accepted" and flag not in row.flags:
+            row.flags = [*row.flags, flag]
+        session.add(row)
