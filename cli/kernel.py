@@ -228,9 +228,9 @@ def self_test(
     ] = False,
 ) -> None:
     """Run every seeded cheat and honest kernel against the installed judge; exit 1 if one gets through."""
-    from flows.certify import record, self_test_size
+    from flows.certify import record
     from kernels.judge import judge_sha256
-    from kernels.self_test import run_self_test
+    from kernels.self_test import run_self_test, trials
 
     lab = None
     with suppress(UserError):
@@ -241,7 +241,7 @@ def self_test(
     outcomes = []
     with (
         _judge(lab, sandbox, gate=not without_gate, compile_candidates=False) as judge,
-        progress("self-test", self_test_size()) as step,
+        progress("self-test", len(trials())) as step,
     ):
         for outcome in run_self_test(judge, gate=not without_gate):
             outcomes.append(outcome)

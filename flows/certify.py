@@ -6,29 +6,22 @@ has no such line runs it first, and takes no kernel while a cheat gets through.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sqlmodel import col, select
 
 from kernels.judge import Judge, judge_sha256
 from kernels.library import load_tasks
-from kernels.self_test import Outcome, read_cheats, run_self_test, starter_tasks
+from kernels.self_test import Outcome, Trial, run_trial, trials
 from workspace.lab import Lab
 from workspace.tables import Candidate, Event, Proposal, Verdict
 
-if TYPE_CHECKING:
-    from workspace.sandbox import Sandboxes
-
 KIND = "self-test"
-TIMEOUT_S = 8.0  # of each cheat in a night: endless ones are what the test's time goes into
+Once = Callable[[str, Callable[[], dict[str, Any]]], dict[str, Any]]
 WINNING = ("awaiting_review", "approved", "merged")
-
-
-def self_test_size() -> int:
-    """How many outcomes ``run_self_test`` gives."""
-    return len(read_cheats()) + len(starter_tasks())
 
 
 def recorded(lab: Lab) -> bool | None:
@@ -39,9 +32,10 @@ def recorded(lab: Lab) -> bool | None:
 
 
 def record(lab: Lab, outcomes: Sequence[Outcome], night_id: int | None = None) -> bool:
-    """Write a finished self-test down; true when nothing got through."""
+    """Write a finished self-test down; true when nothing got through and nothing was left out that could."""
     failed = [outcome.name for outcome in outcomes if not outcome.passed]
-    passed = not failed and len(outcomes) == self_test_size()
+    needed = {trial.name for trial in trials() if not trial.waits}
+    passed = not failed and needed <= {outcome.name for outcome in outcomes}
     said = f"{len(outcomes) - len(failed)} of {len(outcomes)} as they should be"
     lab.ledger.log(KIND, said, night_id=night_id, judge=judge_sha256(), passed=passed, failed=failed)
     return passed
@@ -55,20 +49,29 @@ def note_health(lab: Lab, judge: Judge, night_id: int | None = None) -> None:
     )
 
 
-def trusted(
-    lab: Lab, sandboxes: Sandboxes, on_progress: Callable[[int, int], None], night_id: int | None = None
+def fallen_cheats(
+    lab: Lab, judge: Judge, once: Once, on_progress: Callable[[int, int], None], night_id: int | None = None
 ) -> list[str]:
-    """Names of what got through the installed judge, empty when it may be believed. Tests it where nobody has yet."""
+    """Names of what gets through the installed judge; empty when it may be believed.
+
+    Runs what no self-test of this judge has run in this lab yet, each candidate through ``once(key, work)``, so that a
+    killed night goes on in the middle.  Endless candidates are left out: they cost their deadline and cannot win.
+    """
     if recorded(lab):
         return []
+    wanted = [trial for trial in trials() if not trial.waits]
     outcomes: list[Outcome] = []
-    with Judge(lab.secret("kernel-judge"), sandboxes, compile_candidates=False, timeout_s=TIMEOUT_S) as judge:
-        for outcome in run_self_test(judge):
-            outcomes.append(outcome)
-            on_progress(len(outcomes), self_test_size())
-        note_health(lab, judge, night_id)
+    for trial in wanted:
+        work = functools.partial(_judged, judge, trial)
+        found = once(f"{judge_sha256()[:12]}/{trial.name}", work)
+        outcomes.append(Outcome.from_json(found))
+        on_progress(len(outcomes), len(wanted))
     record(lab, outcomes, night_id)
     return [outcome.name for outcome in outcomes if not outcome.passed]
+
+
+def _judged(judge: Judge, trial: Trial) -> dict[str, Any]:
+    return run_trial(judge, trial).to_json()
 
 
 @dataclass(frozen=True)

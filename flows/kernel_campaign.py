@@ -15,7 +15,7 @@ from sqlmodel import col, select
 
 from agents.kernel_author import Move, propose_moves
 from agents.record import Recorder
-from flows.certify import note_health, trusted
+from flows.certify import fallen_cheats, note_health
 from flows.context import NightRun, coarse_task
 from flows.errand import is_errand
 from flows.projects import night_projects
@@ -54,12 +54,9 @@ def campaigns(run: NightRun) -> None:
     names += [name for name in run.settings.kernels.tasks if name in tasks and name not in names]
     for missing in sorted({*wanted, *run.settings.kernels.tasks} - set(tasks)):
         run.flag(f"kernel task {missing} is in the settings or a project, but not in kernels/ of the base commit")
-    fallen = trusted(run.lab, run.sandboxes, lambda done, total: run.progress("kernels", done, 8 * total), run.id)
-    if fallen:
-        run.flag(f"no kernel was taken tonight: the judge fails its own test ({', '.join(fallen)})")
+    if not _believed(run):
         return
-    cells = run.settings.kernels.targets
-    with Judge(run.lab.secret("kernel-judge"), run.sandboxes, cells) as judge:
+    with Judge(run.lab.secret("kernel-judge"), run.sandboxes, run.settings.kernels.targets) as judge:
         for index, name in enumerate(names):
             run.progress(
                 "kernels", index * run.settings.kernels.candidates, len(names) * run.settings.kernels.candidates
@@ -70,6 +67,20 @@ def campaigns(run: NightRun) -> None:
             if name in wanted:
                 work_on(run, wanted[name].id, time.monotonic() - begun)
         note_health(run.lab, judge, run.id)
+
+
+def _believed(run: NightRun) -> bool:
+    """Whether the judge passes its own test, which runs at the first night that it judges in."""
+    with Judge(run.lab.secret("kernel-judge"), run.sandboxes, compile_candidates=False) as judge:
+        fallen = fallen_cheats(
+            run.lab, judge, lambda key, work: run.once("self-test", key, work),
+            lambda done, total: run.say(f"kernels: the judge's own test, {done} of {total}", often=True), run.id,
+        )  # fmt: skip
+        if judge.room.asked:
+            note_health(run.lab, judge, run.id)
+    if fallen:
+        run.flag(f"no kernel was taken tonight: the judge fails its own test ({', '.join(fallen)})")
+    return not fallen
 
 
 class Campaign:

@@ -19,7 +19,7 @@ REPLY_S = 0.15  # of one short reply in a large batch, where no survey says
 JUDGE_SHARE = 0.7  # of a survey's reply: guards are answered in fewer tokens (0.67 and 0.68 in two nights)
 STEP_REPLIES = 40.0  # a step of the default recipe takes about as long as so many replies
 TRAIN_START_S = 30.0  # container, imports, loading, merging, registering
-END_S = 15.0  # verdict and report
+END_S = 40.0  # verdict, report, and what goes slower than reckoned
 MIN_GUARDS = 8
 
 

@@ -74,6 +74,11 @@ class Outcome:
             return self.verdict == "accepted"
         return self.verdict == "rejected" and bool(set(self.codes) & set(self.expected))
 
+    @staticmethod
+    def from_json(row: dict[str, Any]) -> Outcome:
+        """The inverse of ``to_json``."""
+        return Outcome(row["name"], tuple(row["expected"]), row["verdict"], tuple(row["codes"]), row["wall_s"])
+
     def to_json(self) -> dict[str, Any]:
         """A row of ``kernel self-test --json``."""
         return {
@@ -87,15 +92,42 @@ def starter_tasks() -> dict[str, Task]:
     return {path.name: load_task(path) for path in sorted(STARTER_DIR.iterdir()) if (path / "task.py").is_file()}
 
 
-def run_self_test(judge: Judge, *, gate: bool = True) -> Iterator[Outcome]:
-    """Every cheat, and after each hostile one an honest kernel, which must be accepted as if nothing had been."""
+@dataclass(frozen=True)
+class Trial:
+    """One candidate of the self-test. ``expected`` codes are empty for an honest kernel."""
+
+    name: str
+    task: Task
+    expected: tuple[str, ...]
+    source: str
+
+    @property
+    def waits(self) -> bool:
+        """Whether it can only be ended by its deadline: it costs that time and can never be accepted."""
+        return self.expected == ("timeout",)
+
+
+def trials(*, gate: bool = True) -> list[Trial]:
+    """Every cheat, then every honest kernel, which must be accepted as if nothing had been."""
     tasks = starter_tasks()
-    for cheat in read_cheats():
-        yield _judged(judge, tasks[cheat.task], cheat.name, cheat.expect if gate else cheat.without_gate, cheat.source)
-    for name, task in tasks.items():
-        yield _judged(judge, task, f"honest {name}", (), (STARTER_DIR / name / "kernel.py").read_text(encoding="utf-8"))
+    found = [
+        Trial(cheat.name, tasks[cheat.task], cheat.expect if gate else cheat.without_gate, cheat.source)
+        for cheat in read_cheats()
+    ]
+    return found + [
+        Trial(f"honest {name}", task, (), (STARTER_DIR / name / "kernel.py").read_text(encoding="utf-8"))
+        for name, task in tasks.items()
+    ]
 
 
-def _judged(judge: Judge, task: Task, name: str, expected: tuple[str, ...], source: str) -> Outcome:
-    result = judge.check(task, source, profile="full", cells=[])
-    return Outcome(name, expected, result.verdict, tuple(reason.code for reason in result.reasons), result.wall_s)
+def run_self_test(judge: Judge, *, gate: bool = True) -> Iterator[Outcome]:
+    """All of them, one after the other in the same warm sandboxes."""
+    for trial in trials(gate=gate):
+        yield run_trial(judge, trial)
+
+
+def run_trial(judge: Judge, trial: Trial) -> Outcome:
+    """What the judge says to one."""
+    result = judge.check(trial.task, trial.source, profile="full", cells=[])
+    codes = tuple(reason.code for reason in result.reasons)
+    return Outcome(trial.name, trial.expected, result.verdict, codes, result.wall_s)

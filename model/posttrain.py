@@ -115,16 +115,10 @@ def posttrain(
         if outcome.status != "done":
             _raise(outcome.status, outcome.stderr, timeout_s, memory_mb)
     return verify(
-        out_dir,
-        recipe=recipe,
-        limited=train_s is not None,
-        parent_dir=parent_dir,
-        parent_sha256=parent_sha256,
-        data_sha256=data_sha256,
-        tokens_per_s=_median([each.tokens_per_s for each in seen]),
-        wall_s=wall_s,
+        out_dir, recipe=recipe, limited=train_s is not None, parent_dir=parent_dir, parent_sha256=parent_sha256,
+        data_sha256=data_sha256, tokens_per_s=_median([each.tokens_per_s for each in seen]), wall_s=wall_s,
         peak_memory_bytes=peak,
-    )
+    )  # fmt: skip
 
 
 def _job(
@@ -182,7 +176,7 @@ def verify(
         weights_sha256 = sha256_file(weights)
     except (OSError, ValueError) as error:
         raise PostTrainingFailed(f"the trainer left no readable result: {error}", remedy="run it again") from error
-    wanted = {
+    wanted: dict[str, object] = {
         "parent_sha256": parent_sha256,
         "data_sha256": data_sha256,
         "recipe_sha256": recipe.sha256(),

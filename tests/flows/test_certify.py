@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import pytest
 from sqlmodel import col, select
 
 from flows import certify
-from flows.certify import Recertified, note_health, recertify, record, recorded, self_test_size, stale_winners
+from flows.certify import Recertified, fallen_cheats, note_health, recertify, record, recorded, stale_winners
 from kernels.judge import Judge, judge_sha256
 from kernels.library import STARTER_DIR
-from kernels.self_test import CHEATS_DIR, Outcome
+from kernels.self_test import CHEATS_DIR, Outcome, trials
 from review.queue import approve, check_merge
 from workspace.errors import UserError
 from workspace.lab import Lab
@@ -20,23 +22,51 @@ from workspace.tables import Candidate, Event, Night, Proposal, Verdict
 OLD = "0" * 64
 
 
-def _outcomes(failed: Sequence[str] = (), count: int | None = None) -> list[Outcome]:
-    names = [f"cheat-{number}" for number in range(self_test_size() if count is None else count)]
-    return [
-        Outcome(name, ("race",), "accepted" if name in failed else "rejected", () if name in failed else ("race",), 0.1)
-        for name in names
-    ]
+def _outcomes(failed: str = "", without: str = "") -> list[Outcome]:
+    """Every trial as if it had been a cheat with one mechanism: rejected for it, or accepted."""
+    good = Outcome("", ("race",), "rejected", ("race",), 0.1)
+    bad = Outcome("", ("race",), "accepted", (), 0.1)
+    names = [trial.name for trial in trials() if trial.name != without]
+    return [replace(bad if name == failed else good, name=name) for name in names]
 
 
 def test_a_self_test_counts_for_the_judge_that_passed_it(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     assert recorded(lab) is None
-    assert not record(lab, _outcomes(["cheat-3"]))
+    assert not record(lab, _outcomes(failed="zeros"))
     assert recorded(lab) is False
-    assert not record(lab, _outcomes(count=self_test_size() - 1)), "one that was cut short proves nothing"
-    assert record(lab, _outcomes())
+    assert not record(lab, _outcomes(without="zeros")), "one that was cut short proves nothing"
+    assert record(lab, _outcomes(without="endless_kernel")), "what can only wait can win nothing"
     assert recorded(lab) is True
     monkeypatch.setattr(certify, "judge_sha256", lambda: OLD)
     assert recorded(lab) is None, "another judge has not been tested"
+
+
+def test_a_night_believes_a_judge_that_passed_and_goes_on_where_it_was(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few = [trial for trial in trials() if trial.name in ("zeros", "inline_assembly", "honest softmax")]
+    broken = replace(few[0], name="zeros that pass", expected=("race",))
+    stored: dict[str, dict[str, Any]] = {}
+
+    def once(key: str, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        if key not in stored:
+            stored[key] = work()
+        return stored[key]
+
+    with Judge(b"secret", None, compile_candidates=False) as judge:
+        monkeypatch.setattr(certify, "trials", lambda: [*few, broken])
+        assert fallen_cheats(lab, judge, once, lambda _done, _total: None) == ["zeros that pass"]
+        assert recorded(lab) is False
+        asked = judge.room.asked
+        monkeypatch.setattr(certify, "trials", lambda: few)
+        assert fallen_cheats(lab, judge, once, lambda _done, _total: None) == []
+        assert judge.room.asked == asked, "what was judged before is read back"
+        assert recorded(lab) is True
+        assert fallen_cheats(lab, judge, _never, lambda _done, _total: None) == []
+
+
+def _never(_key: str, _work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    raise AssertionError("a judge that has passed is not tested again")
 
 
 def _winner(lab: Lab, task: str, source: str, status: str) -> int:

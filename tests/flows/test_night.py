@@ -96,12 +96,30 @@ def test_the_whole_walk_leaves_its_evidence(night: tuple[Path, dict[str, Any]]) 
     assert containers_of(lab) == []
 
 
-def test_the_successor_waits_for_a_person(night: tuple[Path, dict[str, Any]]) -> None:
-    lab, _summary = night
+def test_what_a_person_merges_is_what_the_next_night_starts_from(night: tuple[Path, dict[str, Any]]) -> None:
+    lab, summary = night
     (proposal,) = [row for row in rows(lab, Proposal) if row.kind == "posttrain"]
     (successor,) = [row for row in rows(lab, Checkpoint) if row.id == proposal.checkpoint_id]
     assert proposal.status == "awaiting_review"
     assert proposal.head == successor.sha256
+
+    for row in (row for row in rows(lab, Proposal) if row.status == "awaiting_review"):
+        assert run(lab, "review", "approve", str(row.id)).returncode == 0
+        refused = run(lab, "review", "merge", str(row.id), "--yes")
+        against = row.kind == "kernel" or summary["decision"] != "promote"
+        assert refused.returncode == (2 if against else 0), "unmeasured, or against the verdict: only when meant"
+        meant = ["--accept-unmeasured"] if row.kind == "kernel" else ["--override", "--reason", "a test of the walk"]
+        assert run(lab, "review", "merge", str(row.id), "--yes", *meant).returncode == 0
+    head = Lab(lab).git.head()
+    again = run(lab, "kernel", "optimize", "softmax", "--candidates", "1", "--profile", "smoke", "--json")
+    assert again.returncode == 0, again.stderr[-3000:]
+    second = next(row for row in rows(lab, Night) if row.id == json.loads(again.stdout)["night"])
+    assert (second.subject_id, second.base_commit) == (successor.id, head)
+    assert second.profile == "smoke+optimize-softmax"
+    worked = [(row.kind, row.key) for row in rows(lab, Experiment) if row.night_id == second.id]
+    assert {kind for kind, _key in worked} == {"import", "kernel", "propose"}, "the judge has passed its test before"
+    assert all(key.startswith("softmax") for kind, key in worked if kind == "kernel")
+    assert_whole(lab)
 
 
 def test_a_report_is_written(night: tuple[Path, dict[str, Any]]) -> None:
