@@ -24,20 +24,32 @@ Once = Callable[[str, Callable[[], dict[str, Any]]], dict[str, Any]]
 WINNING = ("awaiting_review", "approved", "merged")
 
 
-def recorded(lab: Lab) -> bool | None:
-    """What the last self-test of the installed judge said in this lab; None when there was none."""
+def recorded(lab: Lab, *, quick: bool = False) -> bool | None:
+    """What the last self-test of the installed judge said in this lab; None when there was none.
+
+    ``quick`` also takes the word of one that left the hostile candidates out.
+    """
     with lab.ledger.read() as session:
         rows = session.exec(select(Event).where(Event.kind == KIND).order_by(col(Event.id).desc())).all()
-    return next((bool(row.data["passed"]) for row in rows if row.data.get("judge") == judge_sha256()), None)
+    mine = [row.data for row in rows if row.data.get("judge") == judge_sha256()]
+    return next((bool(data["passed"]) for data in mine if quick or not data.get("quick")), None)
 
 
-def record(lab: Lab, outcomes: Sequence[Outcome], night_id: int | None = None) -> bool:
+def wanted_trials(*, quick: bool = False) -> list[Trial]:
+    """What a night runs: endless candidates are left out, which cost their deadline and cannot win by it.
+
+    ``quick`` leaves out those as well after which a sandbox is thrown away.
+    """
+    return [trial for trial in trials() if not trial.waits and not (quick and trial.disposes)]
+
+
+def record(lab: Lab, outcomes: Sequence[Outcome], night_id: int | None = None, *, quick: bool = False) -> bool:
     """Write a finished self-test down; true when nothing got through and nothing was left out that could."""
     failed = [outcome.name for outcome in outcomes if not outcome.passed]
-    needed = {trial.name for trial in trials() if not trial.waits}
+    needed = {trial.name for trial in wanted_trials(quick=quick)}
     passed = not failed and needed <= {outcome.name for outcome in outcomes}
     said = f"{len(outcomes) - len(failed)} of {len(outcomes)} as they should be"
-    lab.ledger.log(KIND, said, night_id=night_id, judge=judge_sha256(), passed=passed, failed=failed)
+    lab.ledger.log(KIND, said, night_id=night_id, judge=judge_sha256(), passed=passed, failed=failed, quick=quick)
     return passed
 
 
@@ -50,23 +62,23 @@ def note_health(lab: Lab, judge: Judge, night_id: int | None = None) -> None:
 
 
 def fallen_cheats(
-    lab: Lab, judge: Judge, once: Once, on_progress: Callable[[int, int], None], night_id: int | None = None
-) -> list[str]:
+    lab: Lab, judge: Judge, once: Once, on_progress: Callable[[int, int], None], night_id: int | None = None, *,
+    quick: bool = False,
+) -> list[str]:  # fmt: skip
     """Names of what gets through the installed judge; empty when it may be believed.
 
     Runs what no self-test of this judge has run in this lab yet, each candidate through ``once(key, work)``, so that a
-    killed night goes on in the middle.  Endless candidates are left out: they cost their deadline and cannot win.
+    killed night goes on in the middle.
     """
-    if recorded(lab):
+    if recorded(lab, quick=quick):
         return []
-    wanted = [trial for trial in trials() if not trial.waits]
+    wanted = wanted_trials(quick=quick)
     outcomes: list[Outcome] = []
     for trial in wanted:
         work = functools.partial(_judged, judge, trial)
-        found = once(f"{judge_sha256()[:12]}/{trial.name}", work)
-        outcomes.append(Outcome.from_json(found))
+        outcomes.append(Outcome.from_json(once(f"{judge_sha256()[:12]}/{trial.name}", work)))
         on_progress(len(outcomes), len(wanted))
-    record(lab, outcomes, night_id)
+    record(lab, outcomes, night_id, quick=quick)
     return [outcome.name for outcome in outcomes if not outcome.passed]
 
 

@@ -75,6 +75,7 @@ def _believed(run: NightRun) -> bool:
         fallen = fallen_cheats(
             run.lab, judge, lambda key, work: run.once("self-test", key, work),
             lambda done, total: run.say(f"kernels: the judge's own test, {done} of {total}", often=True), run.id,
+            quick=run.settings.kernels.judge == "smoke",
         )  # fmt: skip
         if judge.room.asked:
             note_health(run.lab, judge, run.id)

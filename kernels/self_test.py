@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kernels.judge import THROW_AWAY
 from kernels.library import STARTER_DIR, load_task
 from kernels.reasons import CODES
 
@@ -100,6 +101,11 @@ class Trial:
     task: Task
     expected: tuple[str, ...]
     source: str
+
+    @property
+    def disposes(self) -> bool:
+        """Whether the judge throws its sandbox away after it, so that it costs the start of another."""
+        return bool(set(self.expected) & THROW_AWAY)
 
     @property
     def waits(self) -> bool:

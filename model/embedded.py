@@ -8,15 +8,19 @@ a lab that has its own model points its settings at that directory instead.
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import io
 import json
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 from workspace.errors import SurroundingsError
 
@@ -60,6 +64,30 @@ def find_gguf() -> tuple[Path, str]:
     return path, distribution.version
 
 
+@contextlib.contextmanager
+def _parsed_once() -> Iterator[None]:
+    """Keep what ``transformers`` asks of ``gguf`` again and again, without changing any of it.
+
+    It parses the file three times (weights, configuration, tokenizer), each time through half a million slices of a
+    numpy memmap, which cost many times those of an array, and builds the map of tensor names for every module.
+    """
+    import gguf
+    import numpy as np
+
+    reader = gguf.GGUFReader
+
+    @functools.cache
+    def read(path: str) -> Any:
+        with patch.object(np, "memmap", lambda name, mode: np.fromfile(name, np.uint8)):  # noqa: ARG005
+            return reader(path)
+
+    with (
+        patch.object(gguf, "GGUFReader", read),
+        patch.object(gguf, "get_tensor_name_map", functools.cache(gguf.get_tensor_name_map)),
+    ):
+        yield
+
+
 def convert_embedded(out_dir: Path) -> EmbeddedModel:
     """Write the embedded model as a stock fp32 ``transformers`` checkpoint at ``out_dir`` (538 MB; about 15 s).
 
@@ -78,7 +106,8 @@ def convert_embedded(out_dir: Path) -> EmbeddedModel:
     out_dir.parent.mkdir(parents=True, exist_ok=True)
     aside = Path(tempfile.mkdtemp(prefix=f".{out_dir.name}.", dir=out_dir.parent))
     try:
-        with contextlib.redirect_stderr(io.StringIO()):  # its bar per tensor cannot be switched off otherwise
+        # its bar per tensor cannot be switched off otherwise
+        with contextlib.redirect_stderr(io.StringIO()), _parsed_once():
             model = AutoModelForCausalLM.from_pretrained(
                 str(gguf.parent),
                 gguf_file=gguf.name,
@@ -86,7 +115,7 @@ def convert_embedded(out_dir: Path) -> EmbeddedModel:
                 quantization_config=GgufConfig(dequantize=True),
                 local_files_only=True,
             )
-        tokenizer = AutoTokenizer.from_pretrained(str(gguf.parent), gguf_file=gguf.name, local_files_only=True)
+            tokenizer = AutoTokenizer.from_pretrained(str(gguf.parent), gguf_file=gguf.name, local_files_only=True)
         model.save_pretrained(aside)
         tokenizer.save_pretrained(aside)
         files = {path.name: sha256_file(path) for path in sorted(aside.iterdir())}

@@ -37,6 +37,8 @@ def test_a_self_test_counts_for_the_judge_that_passed_it(lab: Lab, monkeypatch: 
     assert not record(lab, _outcomes(without="zeros")), "one that was cut short proves nothing"
     assert record(lab, _outcomes(without="endless_kernel")), "what can only wait can win nothing"
     assert recorded(lab) is True
+    assert record(lab, _outcomes(failed="fork_bomb"), quick=True) is False
+    assert (recorded(lab), recorded(lab, quick=True)) == (True, False), "a quick one says nothing about the whole"
     monkeypatch.setattr(certify, "judge_sha256", lambda: OLD)
     assert recorded(lab) is None, "another judge has not been tested"
 
